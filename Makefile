@@ -1,0 +1,58 @@
+# Every target sets up its own .venv on a machine that has nothing but Python 3.11 or later.
+PYTHON ?= python3
+BIN := .venv/bin
+RUN := .venv/.installed
+DEV := .venv/.installed-dev
+
+.PHONY: help demo test lint format docs notebooks bench clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo | test | lint | format | docs | notebooks | bench | clean"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "partir needs Python 3.11 or later, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+
+$(RUN): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@touch $(RUN) $@
+
+demo: $(RUN)
+	$(BIN)/partir demo
+
+# The text tests first: they are the cheapest. pytest's closing line is the last one.
+test: $(DEV)
+	@if find tests/filecheck -name '*.mlir' | grep -q .; then $(BIN)/lit --quiet tests/filecheck; fi
+	$(BIN)/python -m pytest -n 2
+
+lint: $(DEV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+format: $(DEV)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(RUN)
+	$(BIN)/python docs/build.py
+
+# Executed, not rewritten: the notebooks as committed must run from top to bottom.
+notebooks: $(DEV)
+	@for notebook in notebooks/*.ipynb; do [ -e "$$notebook" ] || continue; \
+	  echo "$$notebook"; JAX_PLATFORMS=cpu $(BIN)/jupyter execute "$$notebook" || exit 1; done
+
+# Each benchmark in a process of its own: JAX's caches make a second measurement in one process meaningless.
+bench: $(RUN)
+	@for script in benchmarks/bench_*.py; do [ -e "$$script" ] || continue; \
+	  echo "$$script"; $(BIN)/python "$$script" || exit 1; done
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache tests/filecheck/Output
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,43 @@
+"""The `stablehlo` dialect: xdsl-jax's ops, with what it lacks added and what refuses JAX's output replaced."""
+
+from __future__ import annotations
+
+from xdsl.ir import Dialect
+from xdsl.irdl import IRDLOperation
+from xdsl_jax.dialects.stablehlo import StableHLO
+
+from partir.dialect import stablehlo_ops
+from partir.dialect.stablehlo_attributes import (
+    ChannelHandleAttr,
+    ConvDimensionNumbersAttr,
+    FftTypeAttr,
+    RngAlgorithmAttr,
+    RngDistributionAttr,
+    TransposeAttr,
+    raw,
+)
+
+QUANT = Dialect("quant", [], [raw("quant.uniform", is_type=True)])
+"""Quantised element types, kept as text."""
+
+_OURS = [op for op in vars(stablehlo_ops).values() if isinstance(op, type) and issubclass(op, IRDLOperation)]
+
+OPS = {op.name: op for op in [*StableHLO.operations, *_OURS]}
+"""Every StableHLO op class by op name; ours win."""
+
+STABLEHLO = Dialect(
+    "stablehlo",
+    [*OPS.values()],
+    [
+        *StableHLO.attributes,
+        ChannelHandleAttr,
+        ConvDimensionNumbersAttr,
+        FftTypeAttr,
+        RngAlgorithmAttr,
+        RngDistributionAttr,
+        TransposeAttr,
+        stablehlo_ops.BoundsAttr,
+        stablehlo_ops.ReplicaGroupMeshAxesAttr,
+        stablehlo_ops.ResultAccuracyAttr,
+    ],
+)

@@ -1,0 +1,161 @@
+"""Text in, text out: modules through our parser and printer, single attributes through memos (the bridge's hot path)."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from io import StringIO
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import AnyDenseElement, Builtin, DenseIntOrFPElementsAttr, ModuleOp, RankedStructure
+from xdsl.dialects.func import Func
+from xdsl.ir import Attribute, Operation
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import DiagnosticException, ParseError
+
+from partir.dialect.chlo import CHLO
+from partir.dialect.core import PARTIR
+from partir.dialect.literals import CONTENT, dense_from_text
+from partir.dialect.sdy import SDY
+from partir.dialect.spmd import SPMD
+from partir.dialect.stablehlo import QUANT, STABLEHLO
+from partir.errors import IRError, word
+
+DIALECTS = (Builtin, Func, STABLEHLO, CHLO, QUANT, SDY, PARTIR, SPMD)
+
+_MEMO_LIMIT = 4096
+"""Longer texts (dense literals) are not memoised: they are rare, and would never be freed."""
+
+
+def context() -> Context:
+    """A fresh xDSL context with every dialect loaded; unknown ops and attributes are errors."""
+    new = Context()
+    for dialect in DIALECTS:
+        new.load_dialect(dialect)
+    return new
+
+
+def parse(text: str, name: str = "<text>") -> ModuleOp:
+    """A verified module from text. Raises IRError with the line where the text is wrong."""
+    parser = LiteralParser(_context(), text, name)
+    try:
+        module = parser.parse_module()
+    except ParseError as error:
+        raise _syntax_error(error.msg, error.span.start, text, name) from error
+    except Exception as error:  # xDSL's parser meets some malformed text with whatever its Python code raises
+        raise _syntax_error(str(error), parser.pos, text, name) from error
+    verify(module)
+    return module
+
+
+def verify(op: Operation) -> None:
+    """Verify an op and all it holds. Raises IRError that shows the offending op."""
+    try:
+        op.verify()
+    except DiagnosticException as error:
+        raise IRError(word("the IR breaks a rule of its dialect", where=_offender(error), why=str(error))) from error
+
+
+def to_text(op: Operation) -> str:
+    """The op in our syntax; `parse` reads it back."""
+    return _printed(op, generic=False)
+
+
+def to_generic(op: Operation) -> str:
+    """The op in MLIR's generic form, which MLIR reads where it knows the dialects (StableHLO, CHLO, Shardy, func)."""
+    return _printed(op, generic=True)
+
+
+def parse_attribute(text: str) -> Attribute:
+    """An attribute or type from its text, as the MLIR bindings print it; the same text gives the same object.
+
+    What no dialect here defines is kept as its text, and prints back the same. Raises IRError for text that is none.
+    """
+    return _parse_attribute(text) if len(text) <= _MEMO_LIMIT else _parse_attribute.__wrapped__(text)
+
+
+@lru_cache(maxsize=1 << 16)
+def attribute_text(attribute: Attribute) -> str:
+    """An attribute or type as text that MLIR parses."""
+    out = StringIO()
+    Printer(stream=out, print_generic_format=True).print_attribute(attribute)
+    return out.getvalue()
+
+
+class LiteralParser(Parser):
+    """xDSL's parser with our reading of dense literals (see `literals`)."""
+
+    def parse_dense_int_or_fp_elements_attr(
+        self, type: RankedStructure[AnyDenseElement] | None
+    ) -> DenseIntOrFPElementsAttr:
+        content = CONTENT.match(self.lexer.input.content, self._current_token.span.start)
+        if content is None:
+            self.raise_error("expected the elements of a dense attribute in angle brackets")
+        self._resume_from(content.end())
+        if type is None:
+            self.parse_punctuation(":", " in dense attribute")
+            type = self._parse_dense_literal_type()
+        try:
+            return dense_from_text(content, type)
+        except ValueError as error:
+            self.raise_error(f"dense attribute does not fit its type: {error}", content.start(), content.end())
+
+
+@cache
+def _context() -> Context:
+    return context()
+
+
+@cache
+def _lenient_context() -> Context:
+    lenient = context()
+    lenient.allow_unregistered = True
+    return lenient
+
+
+@lru_cache(maxsize=1 << 16)
+def _parse_attribute(text: str) -> Attribute:
+    parser = LiteralParser(_lenient_context(), text, "<attribute>")
+    try:
+        attribute = parser.parse_attribute()
+    except ParseError as error:
+        raise _syntax_error(error.msg, error.span.start, text, "<attribute>") from error
+    except Exception as error:
+        raise _syntax_error(str(error), parser.pos, text, "<attribute>") from error
+    if parser.pos < len(text.rstrip()):
+        raise _syntax_error("something follows the attribute", parser.pos, text, "<attribute>")
+    return attribute
+
+
+class _MemoPrinter(Printer):
+    """Prints every attribute through the memo: a program of 20,000 ops has a few hundred different ones."""
+
+    def print_attribute(self, attribute: Attribute) -> None:
+        self.print_string(attribute_text(attribute))
+
+
+def _printed(op: Operation, *, generic: bool) -> str:
+    out = StringIO()
+    _MemoPrinter(stream=out, print_generic_format=generic).print_op(op)
+    return out.getvalue()
+
+
+def _syntax_error(message: str, position: int, text: str, name: str) -> IRError:
+    line = text.count("\n", 0, position) + 1
+    column = position - (text.rfind("\n", 0, position) + 1) + 1
+    shown = text.splitlines()[line - 1].strip() if line <= len(text.splitlines()) else ""
+    if len(shown) > 160:
+        shown = shown[:157] + "..."
+    why = message.splitlines()[0] if message else "the text ends too early"
+    return IRError(word(f"line {line} is not IR: {why}", where=f"{name}:{line}:{column}: {shown}"))
+
+
+def _offender(error: DiagnosticException) -> str:
+    """The line of the op that xDSL underlined in its printout of the module, which it attaches as a note."""
+    for note in getattr(error, "__notes__", ()):
+        lines = note.splitlines()
+        for above, line in zip(lines, lines[1:], strict=False):
+            if line.lstrip().startswith("^^"):
+                shown = above.strip()
+                return shown if len(shown) <= 160 else shown[:157] + "..."
+    return ""

@@ -1,0 +1,64 @@
+"""The exception tree, and the one function that words an error: what, where, why, what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PartirError(Exception):
+    """Everything partir raises on purpose derives from this."""
+
+
+class MeshError(PartirError, ValueError):
+    """An axis that is not in the mesh, or a mesh the machine cannot hold."""
+
+
+class PathError(PartirError, KeyError):
+    """A pattern, path or scope that names nothing in the program."""
+
+    def __str__(self) -> str:  # KeyError shows repr(args[0]), which would escape the line breaks
+        return str(self.args[0]) if self.args else ""
+
+
+class TilingError(PartirError, ValueError):
+    """A dim that is out of range, does not divide, or is tiled already."""
+
+
+class NoEffectError(PartirError, ValueError):
+    """A tactic that changed nothing."""
+
+
+class StrategyError(PartirError, ValueError):
+    """A strategy file that is damaged, or was saved for another program."""
+
+
+class TransformError(PartirError, TypeError):
+    """A JAX transformation that cannot go through a partitioned function."""
+
+
+class ProgramError(PartirError, TypeError):
+    """A function that cannot be imported, or a call that does not fit what was traced."""
+
+
+class IRError(PartirError, ValueError):
+    """IR text or IR that breaks a rule of the dialect."""
+
+
+def word(what: str, *, where: str = "", why: str = "", hint: str = "") -> str:
+    """Word one error: a line that says what failed, then the labelled lines that apply.
+
+    >>> print(word("cannot tile x over mesh axis 'model'", why="7 does not divide by 2", hint="pad to 8"))
+    cannot tile x over mesh axis 'model'
+      why     7 does not divide by 2
+      try     pad to 8
+    """
+    lines = [what]
+    for label, text in (("where", where), ("why", why), ("try", hint)):
+        if text:
+            lines.append(f"  {label:<7} {text}")
+    return "\n".join(lines)
+
+
+def word_all(messages: Sequence[str]) -> str:
+    """Join the messages of all offenders, each once, in the order found."""
+    return "\n".join(dict.fromkeys(messages))

@@ -1,0 +1,192 @@
+"""MLIR comes in: walk a module through jaxlib's bindings (never through text) and build the same program in xDSL.
+
+Private calls are inlined, so that a program is one block; every op keeps scope, phase and source line, and gets a sharding
+rule; large literals become arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir import ir, passmanager
+from xdsl.dialects.builtin import ModuleOp, StringAttr, UnregisteredOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from partir.dialect.core import OriginAttr, TagOp
+from partir.dialect.sdy import OpShardingRuleAttr, ShardingConstraintOp, TensorShardingAttr
+from partir.dialect.text import context, parse_attribute
+from partir.frontend.marks import CONSTRAIN, TAG
+from partir.frontend.rules import rule_for
+from partir.frontend.scopes import Origins
+
+LARGE = 1024
+"""Literals of more elements than this, not all equal, become arguments."""
+
+PASSES = "builtin.module(canonicalize,cse,func.func(sdy-populate-op-sharding-rules))"
+RULE = OpShardingRuleAttr.KEY
+ORIGIN = OriginAttr.KEY
+
+
+@dataclass
+class Bridged:
+    """The program in xDSL, and the values of the literals that became its last arguments."""
+
+    module: ModuleOp
+    constants: list[np.ndarray[Any, Any]] = field(default_factory=list[Any])
+
+
+def bridge(module: Any) -> Bridged:
+    """Import an MLIR module (a `jax.stages.Lowered.compiler_ir()`), which is left untouched."""
+    with module.context:
+        clone = module.operation.clone()
+        passmanager.PassManager.parse(PASSES).run(clone)
+        return _Bridge(clone).run()
+
+
+class _Bridge:
+    def __init__(self, module: Any) -> None:
+        self.functions: dict[str, Any] = {}
+        for op in module.regions[0].blocks[0].operations:
+            op = op.operation
+            if op.name == "func.func":
+                self.functions[ir.StringAttr(op.attributes["sym_name"]).value] = op
+        self.origins = Origins()
+        self.attributes: dict[Any, Attribute] = {}
+        self.types: dict[Any, Attribute] = {}
+        self.classes: dict[str, tuple[type[Operation], frozenset[str]]] = {}
+        self.known = context()
+        self.entry = Block()
+        self.literals: dict[Any, SSAValue] = {}
+        self.constants: list[np.ndarray[Any, Any]] = []
+
+    def run(self) -> Bridged:
+        main = self.functions["main"]
+        body = main.regions[0].blocks[0]
+        self.entry = Block(arg_types=[self.type(a.type) for a in body.arguments])
+        values: dict[Any, SSAValue] = dict(zip(body.arguments, self.entry.args, strict=True))
+        returned = self.block(body, values, self.entry, "")
+        self.entry.add_op(ReturnOp(*returned))
+        types = [a.type for a in self.entry.args], [v.type for v in returned]
+        function = FuncOp("main", types, Region(self.entry), "public")
+        return Bridged(ModuleOp([function]), self.constants)
+
+    def block(self, body: Any, values: dict[Any, SSAValue], into: Block, prefix: str) -> list[SSAValue]:
+        """Copy the ops of one block; returns what its terminator hands back."""
+        for op in body.operations:
+            op = op.operation
+            name = op.name
+            if name == "func.return":
+                return [values[v] for v in op.operands]
+            if name == "func.call":
+                self.call(op, values, into, prefix)
+                continue
+            if name == "stablehlo.constant" and (literal := self.literal(op)) is not None:
+                values[op.results[0]] = literal
+                continue
+            new = self.op(op, name, values, prefix)
+            into.add_op(new)
+            for old, result in zip(op.results, new.results, strict=True):
+                values[old] = result
+        return []
+
+    def call(self, op: Any, values: dict[Any, SSAValue], into: Block, prefix: str) -> None:
+        callee = self.functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
+        inner = callee.regions[0].blocks[0]
+        scope = dict(zip(inner.arguments, [values[v] for v in op.operands], strict=True))
+        name = self.origins.name(op.location)
+        path = f"{prefix}/{name}" if prefix and name else name or prefix
+        returned = self.block(inner, scope, into, path)
+        values.update(zip(op.results, returned, strict=True))
+
+    def op(self, op: Any, name: str, values: dict[Any, SSAValue], prefix: str) -> Operation:
+        class_, names = self.class_of(name)
+        properties: dict[str, Attribute] = {}
+        attributes: dict[str, Attribute] = {}
+        for key, attr in op.attributes.items():
+            found = self.attributes.get(attr)
+            if found is None:
+                found = self.attributes[attr] = parse_attribute(str(attr))
+            (properties if key in names else attributes)[key] = found
+        operands = [values[v] for v in op.operands]
+        results = [self.type(r.type) for r in op.results]
+        regions = [self.region(region, values, prefix) for region in op.regions]
+        new = class_.create(
+            operands=operands, result_types=results, properties=properties, attributes=attributes, regions=regions
+        )
+        if name == "stablehlo.custom_call":
+            new = self.mark(new)
+        rule = rule_for(new)
+        if rule is not None:
+            new.attributes[RULE] = rule
+        new.attributes[ORIGIN] = self.origins.of(op.location, prefix)
+        return new
+
+    def region(self, region: Any, values: dict[Any, SSAValue], prefix: str) -> Region:
+        blocks: list[Block] = []
+        for body in region.blocks:
+            block = Block(arg_types=[self.type(a.type) for a in body.arguments])
+            inner = dict(values) if len(region.blocks) > 1 else values
+            inner.update(zip(body.arguments, block.args, strict=True))
+            self.block(body, inner, block, prefix)
+            blocks.append(block)
+        return Region(blocks)
+
+    def mark(self, op: Operation) -> Operation:
+        """A mark of the model's author becomes the op it stands for."""
+        target, payload = op.properties.get("call_target_name"), op.properties.get("backend_config")
+        if not isinstance(target, StringAttr) or not isinstance(payload, StringAttr):
+            return op
+        if target.data == TAG:
+            return TagOp.create(
+                operands=list(op.operands),
+                result_types=[r.type for r in op.results],
+                properties={"tag": StringAttr(json.loads(payload.data))},
+            )
+        if target.data == CONSTRAIN:
+            return ShardingConstraintOp.create(
+                operands=list(op.operands),
+                result_types=[r.type for r in op.results],
+                properties={"sharding": TensorShardingAttr.of("mesh", json.loads(payload.data))},
+            )
+        return op
+
+    def literal(self, op: Any) -> SSAValue | None:
+        """A large literal as an argument: its text would be twice its size, and travel through every printer."""
+        attr = op.attributes["value"]
+        found = self.literals.get(attr)
+        if found is not None:
+            return found
+        type_ = ir.ShapedType(op.results[0].type)
+        count = 1
+        for size in type_.shape:
+            count *= size
+        if count <= LARGE or not isinstance(attr, ir.DenseElementsAttr) or attr.is_splat:
+            return None
+        try:
+            value = np.array(attr)
+        except (TypeError, ValueError):
+            return None  # an element type numpy cannot show: it stays a literal
+        new = self.entry.insert_arg(self.type(op.results[0].type), len(self.entry.args))
+        self.literals[attr] = new
+        self.constants.append(value)
+        return new
+
+    def type(self, type_: Any) -> Attribute:
+        found = self.types.get(type_)
+        if found is None:
+            found = self.types[type_] = parse_attribute(str(type_))
+        return found
+
+    def class_of(self, name: str) -> tuple[type[Operation], frozenset[str]]:
+        """The xDSL class of an op, and the names that are its properties."""
+        found = self.classes.get(name)
+        if found is None:
+            class_ = self.known.get_optional_op(name) or UnregisteredOp.with_name(name)
+            definition = getattr(class_, "get_irdl_definition", None)
+            names = frozenset(definition().properties) if definition is not None else frozenset[str]()
+            found = self.classes[name] = (class_, names)
+        return found

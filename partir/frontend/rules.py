@@ -1,0 +1,132 @@
+"""Sharding rules where Shardy has none or too little: one function each. Everything else comes from Shardy itself.
+
+Each rule here has a test that executes it: split along each factor, run the pieces, put them together, compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType
+from xdsl.ir import Attribute, Operation
+
+from partir.dialect.sdy import OpShardingRuleAttr
+
+Rule = Callable[[Operation], OpShardingRuleAttr | None]
+
+
+def pointwise(op: Operation) -> OpShardingRuleAttr | None:
+    """Every dim of every operand and result is the same index: `([i, j], [i, j])->([i, j])`."""
+    shapes = {_shape(v.type) for v in (*op.operands, *op.results)}
+    if len(shapes) != 1:
+        return None
+    (shape,) = shapes
+    dims = [[d] for d in range(len(shape))]
+    return OpShardingRuleAttr.of([dims] * len(op.operands), [dims] * len(op.results), shape)
+
+
+def aligned_slice(op: Operation) -> OpShardingRuleAttr | None:
+    """A slice that takes one of several equal blocks keeps the position within the block: `([i, jk])->([i, k])`.
+
+    What splits a fused projection of queries, keys and values. The block number j is closed.
+    """
+    start, limit, stride = (_ints(op, name) for name in ("start_indices", "limit_indices", "strides"))
+    return _blocks(op, 0, [s if st == 1 else None for s, st in zip(start, stride, strict=True)], limit)
+
+
+def aligned_pad(op: Operation) -> OpShardingRuleAttr | None:
+    """A pad by whole blocks, the gradient of an aligned slice: `([i, k], [])->([i, jk])`."""
+    low, high, interior = (_ints(op, name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding"))
+    small, large = _shape(op.operands[0].type), _shape(op.results[0].type)
+    operand: list[list[int]] = []
+    result: list[list[int]] = []
+    sizes: list[int] = []
+    split = False
+    for d, size in enumerate(small):
+        if low[d] == high[d] == interior[d] == 0:
+            operand.append([len(sizes)])
+            result.append([len(sizes)])
+            sizes.append(size)
+        elif interior[d] == 0 and size > 1 and low[d] % size == 0 and high[d] % size == 0 and min(low[d], high[d]) >= 0:
+            result.append([len(sizes), len(sizes) + 1])
+            operand.append([len(sizes) + 1])
+            sizes += [large[d] // size, size]
+            split = True
+        else:
+            return None
+    return OpShardingRuleAttr.of([operand, []], [result], sizes) if split else None
+
+
+def equal_concatenate(op: Operation) -> OpShardingRuleAttr | None:
+    """Equal operands side by side keep the position within each: `([i, k], [i, k])->([i, jk])`."""
+    attr = op.properties.get("dimension")
+    assert isinstance(attr, IntegerAttr)
+    dim = attr.value.data
+    shapes = {_shape(v.type) for v in op.operands}
+    if len(shapes) != 1 or len(op.operands) < 2:
+        return None
+    (shape,) = shapes
+    if shape[dim] < 2:
+        return None
+    dims = [[d] for d in range(len(shape))]
+    outer = len(shape)
+    result = [[outer, d] if d == dim else [d] for d in range(len(shape))]
+    return OpShardingRuleAttr.of([dims] * len(op.operands), [result], [*shape, len(op.operands)])
+
+
+def _blocks(
+    op: Operation, operand: int, start: list[int | None], limit: tuple[int, ...]
+) -> OpShardingRuleAttr | None:
+    shape = _shape(op.operands[operand].type)
+    source: list[list[int]] = []
+    result: list[list[int]] = []
+    sizes: list[int] = []
+    split = False
+    for d, size in enumerate(shape):
+        first = start[d]
+        if first is None:
+            return None
+        width = limit[d] - first
+        if width == size:
+            source.append([len(sizes)])
+            result.append([len(sizes)])
+            sizes.append(size)
+        elif width > 1 and size % width == 0 and first % width == 0:
+            source.append([len(sizes), len(sizes) + 1])
+            result.append([len(sizes) + 1])
+            sizes += [size // width, width]
+            split = True
+        else:
+            return None
+    return OpShardingRuleAttr.of([source], [result], sizes) if split else None
+
+
+def _ints(op: Operation, name: str) -> tuple[int, ...]:
+    attr = op.properties[name]
+    assert isinstance(attr, DenseArrayBase)
+    return tuple(int(i) for i in attr.get_values())
+
+
+def _shape(type_: Attribute) -> tuple[int, ...]:
+    return type_.get_shape() if isinstance(type_, TensorType) else ()
+
+
+OVERRIDES: Mapping[str, Rule] = {
+    "partir.tag": pointwise,
+    "sdy.sharding_constraint": pointwise,
+    "stablehlo.slice": aligned_slice,
+    "stablehlo.pad": aligned_pad,
+    "stablehlo.concatenate": equal_concatenate,
+}
+"""By op name: rules that go before Shardy's where they apply."""
+
+
+def rule_for(op: Operation) -> OpShardingRuleAttr | None:
+    """Our rule for an op; None leaves Shardy's, if it has one."""
+    override = OVERRIDES.get(op.name)
+    if override is not None:
+        return override(op)
+    if op.name.startswith("chlo.") and op.results and math.prod(_shape(op.results[0].type)) > 0:
+        return pointwise(op)
+    return None

@@ -1,0 +1,116 @@
+"""Where an op comes from, read off JAX's locations: the scope as its author named it, the phase, the source line.
+
+    jit(step)/transpose(jvp(layer_0))/attention-block/dot_general   ->   layer_0/attention-block, backward
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from typing import Any
+
+from partir.dialect.core import OriginAttr
+
+_WRAPPER = re.compile(r"^(jit|pjit|jvp|transpose|vmap|remat|checkpoint|custom_jvp|custom_vjp|xla_call|pmap)\((.*)\)$", re.S)
+_NOISE = frozenset({"", "while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "custom_vjp_call"})
+
+
+@lru_cache(maxsize=None)
+def parse_scope(name: str) -> tuple[str, str]:
+    """Scope and phase of a location name, its last level (the primitive) left out.
+
+    >>> parse_scope("jit(step)/transpose(jvp(layer_0))/attention-block/dot_general")
+    ('layer_0/attention-block', 'backward')
+    >>> parse_scope("jit(step)/optimizer/mul")
+    ('optimizer', 'forward')
+    """
+    levels = _levels(name)
+    phase = "forward"
+    kept: list[str] = []
+    for level in levels[:-1]:
+        inner, wrappers = _unwrap(level)
+        if "transpose" in wrappers:
+            phase = "backward"
+        if "rematted_computation" in inner or "remat" in wrappers:
+            phase = "recomputed"
+        if wrappers and wrappers[-1] in ("jit", "pjit"):
+            continue
+        kept += [part for part in _levels(inner) if part not in _NOISE]
+    return "/".join(kept), phase
+
+
+def _levels(name: str) -> list[str]:
+    """Split at slashes that are not inside parentheses."""
+    levels, depth, start = [], 0, 0
+    for i, c in enumerate(name):
+        if c == "(":
+            depth += 1
+        elif c == ")":
+            depth -= 1
+        elif c == "/" and depth == 0:
+            levels.append(name[start:i])
+            start = i + 1
+    return [*levels, name[start:]]
+
+
+def _unwrap(level: str) -> tuple[str, list[str]]:
+    """Take off the transformations around a level: `transpose(jvp(x))` is `x` under [transpose, jvp]."""
+    wrappers: list[str] = []
+    while (found := _WRAPPER.match(level)) is not None:
+        wrappers.append(found.group(1))
+        level = found.group(2)
+    return level, wrappers
+
+
+class Origins:
+    """Locations to origins, memoised by location: there are far fewer of them than ops."""
+
+    def __init__(self) -> None:
+        self._memo: dict[Any, tuple[str, str]] = {}
+        self._origin: dict[tuple[str, str, str], OriginAttr] = {}
+
+    def of(self, location: Any, prefix: str) -> OriginAttr:
+        """The origin of an op at `location`, called from the location named `prefix` (or "")."""
+        name, source = self._read(location)
+        key = (prefix, name, source)
+        found = self._origin.get(key)
+        if found is None:
+            scope, phase = parse_scope(f"{prefix}/{name}" if prefix else name)
+            found = self._origin[key] = OriginAttr.of(scope, phase, source)
+        return found
+
+    def name(self, location: Any) -> str:
+        """The full name of a location, its primitive included."""
+        return self._read(location)[0]
+
+    def _read(self, location: Any) -> tuple[str, str]:
+        attr = location.attr
+        found = self._memo.get(attr)
+        if found is None:
+            found = self._memo[attr] = (_name(location), _source(location))
+        return found
+
+
+def _name(location: Any) -> str:
+    kind = type(location).__name__
+    if kind == "NameLoc":
+        return str(location.name_str)
+    if kind == "FusedLoc":
+        names = [_name(inner) for inner in location.locations]
+        return next((name for name in names if name), "")
+    return ""
+
+
+def _source(location: Any) -> str:
+    """`file.py:line` of the innermost user frame, as far as JAX recorded one."""
+    kind = type(location).__name__
+    if kind == "NameLoc":
+        return _source(location.child_loc)
+    if kind == "CallSiteLoc":
+        return _source(location.callee) or _source(location.caller)
+    if kind == "FileLineColLoc":
+        return f"{os.path.basename(location.filename)}:{location.start_line}"
+    if kind == "FusedLoc":
+        return next((source for inner in location.locations if (source := _source(inner))), "")
+    return ""

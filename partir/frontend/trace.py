@@ -1,0 +1,138 @@
+"""From a JAX function to a `Program`: trace on abstract arguments without shardings, lower for a platform, bridge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.tree_util import PyTreeDef
+
+from partir.errors import PartirError, ProgramError, word
+from partir.frontend import signature as signature_
+from partir.frontend.bridge import bridge
+from partir.frontend.marks import importing
+from partir.program import Leaf, Program, Signature
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a function is to be traced; the names and meanings of `jax.jit`'s own options."""
+
+    static_argnums: Any = None
+    static_argnames: Any = None
+    donate_argnums: Any = None
+    donate_argnames: Any = None
+
+    def keywords(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The pytrees of a call: `arguments` as (args, kwargs) without static ones, and `results`."""
+
+    arguments: PyTreeDef
+    results: PyTreeDef
+
+
+@dataclass(frozen=True, eq=False)
+class Host:
+    """What running a program again needs of the first lowering: its host callbacks, and what must stay alive for them."""
+
+    callbacks: tuple[Any, ...] = ()
+    keepalive: Any = None
+
+
+def abstract(leaf: Any) -> Any:
+    """A leaf as shape and dtype alone: no data, no sharding (a sharding would follow the trace into every op)."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)))
+    if isinstance(leaf, bool | int | float | complex):
+        return leaf
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False)))
+
+
+def name_of(fun: Callable[..., Any]) -> str:
+    """What messages call a function."""
+    return str(getattr(fun, "__name__", None) or type(fun).__name__)
+
+
+def trace(
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Options | None = None,
+    *,
+    platform: str = "cpu",
+    state: Sequence[tuple[int, int]] | None = None,
+) -> Program:
+    """Import `fun` for these arguments (arrays, numbers or `ShapeDtypeStruct`s) and this platform.
+
+    `state` states the pairs (argument leaf, result leaf) of a step by flat number; None infers them from donation and
+    equal structure. Raises ProgramError for a function `jax.jit` refuses, and for ordered effects.
+    """
+    options = options or Options()
+    static = signature_.static_names(fun, options.static_argnums, options.static_argnames, len(args))
+    shapes = [arg if i in static[0] else jax.tree.map(abstract, arg) for i, arg in enumerate(args)]
+    keywords = {k: v if k in static[1] else jax.tree.map(abstract, v) for k, v in kwargs.items()}
+    with importing():
+        try:
+            traced = jax.jit(fun, keep_unused=True, **options.keywords()).trace(*shapes, **keywords)
+            _refuse_ordered(fun, traced)
+            lowered = traced.lower(lowering_platforms=(platform,))
+        except PartirError:
+            raise
+        except Exception as error:
+            raise ProgramError(_refused(fun, error)) from error
+        bridged = bridge(lowered.compiler_ir())
+    info = jax.tree.leaves(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated"))
+    paths = signature_.argument_paths(fun, shapes, keywords, static)
+    typed = [(path, entry) for (path, _), entry in zip(paths, info, strict=True)]
+    out = traced.out_info
+    own = signature_.signature_of(typed, [entry.donated for entry in info], out, state)
+    constants = tuple(
+        Leaf(("constant", str(i)), tuple(value.shape), str(value.dtype), "constant")
+        for i, value in enumerate(bridged.constants)
+    )
+    return Program(
+        bridged.module,
+        Signature(own.arguments + constants, own.results, own.state),
+        name_of(fun),
+        platform,
+        tuple(bridged.constants),
+        Trees(jax.tree.structure(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated")), jax.tree.structure(out)),
+        _host(lowered),
+    )
+
+
+def _refuse_ordered(fun: Callable[..., Any], traced: Any) -> None:
+    """Ordered effects thread a token through the whole program, one device after the other: no partitioning keeps that."""
+    ordered = [effect for effect in traced.jaxpr.effects if "Ordered" in type(effect).__name__ or "ordered" in str(effect)]
+    ordered = [effect for effect in ordered if "nordered" not in str(effect) and "Unordered" not in type(effect).__name__]
+    if ordered:
+        raise ProgramError(
+            word(
+                f"cannot partition {name_of(fun)}: it has ordered effects",
+                where=", ".join(sorted({str(effect) for effect in ordered})),
+                why="an ordered effect runs its host calls in one sequence, which devices in parallel do not have",
+                hint="ordered=False on the callback or debug.print, or run it outside the partitioned function",
+            )
+        )
+
+
+def _refused(fun: Callable[..., Any], error: Exception) -> str:
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return word(
+        f"cannot import {name_of(fun)}: jax.jit refuses it",
+        why=f"{type(error).__name__}: {first}",
+        hint="make jax.jit(f).lower(...) work first; the full error of JAX is above",
+    )
+
+
+def _host(lowered: Any) -> Host:
+    """Host callbacks live in a list next to the module, by index."""
+    compile_args = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
+    return Host(tuple(compile_args.get("host_callbacks") or ()), compile_args.get("keepalive"))

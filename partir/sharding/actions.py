@@ -1,0 +1,137 @@
+"""The one vocabulary of tactics, search, logs and saved strategies: four small decisions with stable addresses.
+
+A value is addressed by its argument path (`params/mlp/w`), by its tag (`#residual.0`), else by phase, scope, op and ordinal
+(`@forward:layer_0/attention-block/dot_general.2`), so that an address outlives the import it was made on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from xdsl.ir import OpResult
+
+from partir.dialect.core import TagOp
+from partir.errors import PathError, StrategyError, word
+from partir.program import no_match, origin_of
+from partir.sharding.tables import Tables
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Shard a dim of a value, and with it its dimension class, over a mesh axis."""
+
+    value: str
+    dim: int
+    axis: str
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """Keep an argument (and the result it is paired with) whole on a mesh axis, against all later claims."""
+
+    value: str
+    axis: str
+
+
+@dataclass(frozen=True)
+class Prefer:
+    """At the ops of a scope where the class of (value, dim) meets another that wants the axis, let this class have it."""
+
+    scope: str
+    value: str
+    dim: int
+    axis: str
+
+
+@dataclass(frozen=True)
+class Cut:
+    """End a class at a value: what reads the value no longer shares the class of its dim."""
+
+    value: str
+    dim: int
+
+
+Action = Tile | Replicate | Prefer | Cut
+KINDS: Mapping[str, type[Tile | Replicate | Prefer | Cut]] = {
+    "tile": Tile,
+    "replicate": Replicate,
+    "prefer": Prefer,
+    "cut": Cut,
+}
+
+
+def to_json(action: Action) -> dict[str, Any]:
+    """An action as plain data."""
+    return {"kind": type(action).__name__.lower(), **asdict(action)}
+
+
+def from_json(record: Any) -> Action:
+    """An action from plain data. Raises StrategyError for anything that is not one."""
+    if not isinstance(record, dict):
+        raise StrategyError(word(f"not an action: {record!r}", why="an action is an object with a kind"))
+    fields: dict[str, Any] = {str(k): v for k, v in record.items()}  # type: ignore[reportUnknownVariableType]
+    kind = KINDS.get(str(fields.pop("kind", None)))
+    if kind is None:
+        raise StrategyError(word(f"not an action: {record!r}", why=f"kind must be one of {', '.join(KINDS)}"))
+    try:
+        action = kind(**fields)
+    except TypeError as error:
+        raise StrategyError(word(f"not an action: {record!r}", why=str(error))) from None
+    for name, value in asdict(action).items():
+        expected = int if name == "dim" else str
+        if not isinstance(value, expected):
+            raise StrategyError(
+                word(f"not an action: {record!r}", why=f"{name} must be {expected.__name__}, not {value!r}")
+            )
+    return action
+
+
+@dataclass(eq=False)
+class Addresses:
+    """The address of every value, and the way back."""
+
+    tables: Tables
+
+    @cached_property
+    def names(self) -> list[str]:
+        """By value index. A view shares its source's dims but keeps an address of its own."""
+        signature = self.tables.program.signature
+        names = [leaf.name for leaf in signature.arguments]
+        counters: dict[str, int] = {}
+        for value in self.tables.values[len(names) :]:
+            assert isinstance(value, OpResult)
+            op = value.op
+            if isinstance(op, TagOp):
+                stem = f"#{op.tag.data}"
+            else:
+                origin = origin_of(op)
+                scope = f"{origin.scope.data}/" if origin.scope.data else ""
+                stem = f"@{origin.phase.data}:{scope}{op.name.rsplit('.', 1)[-1]}"
+            counters[stem] = ordinal = counters.get(stem, -1) + 1
+            names.append(f"{stem}.{ordinal}")
+        return names
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {name: i for i, name in reversed(list(enumerate(self.names)))}
+
+    def find(self, address: str) -> int:
+        """The value index of an address. Raises PathError, with the nearest addresses, when there is none."""
+        found = self._index.get(address)
+        if found is None:
+            kind = "argument" if address[:1] not in "@#" else "value"
+            known = self.names[: self.tables.argument_count] if kind == "argument" else self.names
+            raise PathError(no_match(address, [(name,) for name in known], kind))
+        return found
+
+    def tagged(self, name: str) -> list[int]:
+        """The values a tag of this name stands on."""
+        return [i for i, text in enumerate(self.names) if text.startswith("#") and text[1:].rsplit(".", 1)[0] == name]
+
+
+def describe(actions: Iterable[Action]) -> str:
+    """Actions one per line, as a reader says them."""
+    return "\n".join(str(action) for action in actions)

@@ -1,0 +1,298 @@
+"""An assignment: ordered actions on a mesh, and the arrays they imply - who gets each axis at each op and argument.
+
+Immutable: `apply` gives a new assignment, `undo` an older one; equality and hash are those of the ordered actions. What an
+assignment owes (reshards, settlements) is computed in `plan.py` and nowhere else.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from partir.errors import TilingError, word
+from partir.mesh import Mesh
+from partir.program import Program
+from partir.sharding import atoms as atoms_
+from partir.sharding import classes as classes_
+from partir.sharding import constraints
+from partir.sharding import tables as tables_
+from partir.sharding.actions import Action, Addresses, Cut, Prefer, Replicate, Tile
+from partir.sharding.atoms import Atoms
+from partir.sharding.classes import Classes, IntArray
+from partir.sharding.constraints import Wishes
+from partir.sharding.tables import Tables
+
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(eq=False)
+class Structure:
+    """What is known of a program before any decision: tables, atoms, classes, addresses. Built once, shared by all."""
+
+    program: Program
+    tables: Tables
+    atoms: Atoms
+    addresses: Addresses
+    _classes: dict[frozenset[tuple[int, int]], Classes] = field(
+        default_factory=dict[frozenset[tuple[int, int]], Classes]
+    )
+    _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
+
+    @classmethod
+    def of(cls, program: Program) -> Structure:
+        tables = tables_.build(program)
+        return cls(program, tables, atoms_.build(tables), Addresses(tables))
+
+    def classes(self, cuts: frozenset[tuple[int, int]] = frozenset()) -> Classes:
+        if cuts not in self._classes:
+            self._classes[cuts] = classes_.build(self.tables, self.atoms, cuts)
+        return self._classes[cuts]
+
+    def wishes(self, mesh: Mesh) -> Wishes:
+        """The user's sharding constraints, read for one mesh."""
+        if mesh not in self._wishes:
+            self._wishes[mesh] = constraints.read(self.tables, self.atoms, self.addresses, mesh)
+        return self._wishes[mesh]
+
+
+@dataclass(frozen=True)
+class Undivided:
+    """A class that stays whole on an axis because its size does not divide: named, with the sizes that would."""
+
+    value: str
+    dim: int
+    size: int
+    axis: str
+    devices: int
+
+    def __str__(self) -> str:
+        below = self.size - self.size % self.devices
+        near = f"{below + self.devices}" if below == 0 else f"{below} or {below + self.devices}"
+        return (
+            f'{self.value} dim {self.dim} ({self.size}) stays whole on "{self.axis}": {self.size} does not divide by '
+            f"{self.devices} ({self.size} mod {self.devices} = {self.size % self.devices}); {near} would"
+        )
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """An op where two classes wanted one axis: `winner` has it, `losers` do not. Members are dims of the op's values."""
+
+    row: int
+    axis: str
+    winner: int
+    losers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Per mesh axis: when each class claimed it (NEVER if not), and whether the class divides there."""
+
+    order: dict[str, IntArray]
+    divides: dict[str, IntArray]
+    undivided: tuple[Undivided, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """Ordered `actions` on `mesh`, over one program's structure."""
+
+    structure: Structure
+    mesh: Mesh
+    actions: tuple[Action, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Assignment):
+            return NotImplemented
+        return (self.structure is other.structure, self.mesh, self.actions) == (True, other.mesh, other.actions)
+
+    def __hash__(self) -> int:
+        return hash((id(self.structure), self.mesh, self.actions))
+
+    def apply(self, *actions: Action) -> Assignment:
+        """This assignment with further actions. Raises for an address, dim or axis that is not there."""
+        for action in actions:
+            self._check(action)
+        return Assignment(self.structure, self.mesh, self.actions + actions)
+
+    def undo(self, count: int = 1) -> Assignment:
+        """This assignment without its last `count` actions."""
+        return Assignment(self.structure, self.mesh, self.actions[: max(0, len(self.actions) - count)])
+
+    def _check(self, action: Action) -> None:
+        value = self.structure.addresses.find(action.value)
+        if not isinstance(action, Cut):
+            self.mesh.check(action.axis)
+        if not isinstance(action, Replicate):
+            self.dim_of(value, action.dim)
+
+    def dim_of(self, value: int, dim: int) -> int:
+        """`dim` counted from the front. Raises TilingError when the value has no such dim."""
+        shape = self.structure.tables.shapes[value]
+        if not -len(shape) <= dim < len(shape):
+            name = self.structure.addresses.names[value]
+            raise TilingError(
+                word(
+                    f"cannot tile {name} along dim {dim}",
+                    where=f"{name} has shape {list(shape)}",
+                    why=f"dim {dim} is out of range for {len(shape)} dims",
+                    hint=f"a dim from 0 to {len(shape) - 1}" if shape else "another value: this one is a scalar",
+                )
+            )
+        return dim % len(shape)
+
+    @cached_property
+    def classes(self) -> Classes:
+        find = self.structure.addresses.find
+        cuts = {(find(a.value), self.dim_of(find(a.value), a.dim)) for a in self.actions if isinstance(a, Cut)}
+        return self.structure.classes(frozenset(cuts))
+
+    def class_of(self, value: int, dim: int) -> int | None:
+        """The class a `Tile` of this dim means: that of its outermost atom; None for a dim of one element."""
+        tables, atoms = self.structure.tables, self.structure.atoms
+        view = tables.views.get(value)
+        if view is not None:
+            value, dim = view.source, view.dims[dim]
+            if dim < 0:
+                return None
+        found = atoms.atoms_of(value, dim)
+        return int(self.classes.of_node[found[0]]) if found else None
+
+    @cached_property
+    def claims(self) -> Claims:
+        classes, find = self.classes, self.structure.addresses.find
+        order = {axis: np.full(classes.count + 1, NEVER, dtype=np.int64) for axis in self.mesh.names}
+        divides = {axis: np.zeros(classes.count + 1, dtype=np.int64) for axis in self.mesh.names}
+        cut: dict[int, int] = {}
+        undivided: list[Undivided] = []
+        for position, action in enumerate(self.actions):
+            if not isinstance(action, Tile):
+                continue
+            value = find(action.value)
+            dim = self.dim_of(value, action.dim)
+            class_ = self.class_of(value, dim)
+            if class_ is None or order[action.axis][class_] != NEVER:
+                continue
+            order[action.axis][class_] = position
+            devices = cut.get(class_, 1) * self.mesh.size_of(action.axis)
+            if classes.size[class_] % devices == 0:
+                divides[action.axis][class_] = 1
+                cut[class_] = devices
+            else:
+                undivided.append(Undivided(action.value, dim, classes.size[class_], action.axis, devices))
+        return Claims(order, divides, tuple(undivided))
+
+    def axes_of_class(self, class_: int) -> tuple[str, ...]:
+        """The axes a class is cut over, major first."""
+        claims = self.claims
+        taken = [axis for axis in self.mesh.names if claims.divides[axis][class_]]
+        return tuple(sorted(taken, key=lambda axis: claims.order[axis][class_]))
+
+    @cached_property
+    def winners(self) -> dict[str, IntArray]:
+        """Per axis, for each row the sub-factor (numbered as `classes.of_factor`) that has the axis there, or -1."""
+        classes = self.classes
+        starts = np.array(self.structure.atoms.factor_start, dtype=np.int64) - self.structure.atoms.atom_count
+        counts = np.diff(np.append(starts, len(classes.of_factor)))
+        rows = np.flatnonzero(counts)
+        result: dict[str, IntArray] = {}
+        for axis in self.mesh.names:
+            order = self.claims.order[axis][classes.of_factor]
+            for position, prefer in self._preferred(axis):
+                order[position] = prefer
+            winner = np.full(len(starts), -1, dtype=np.int64)
+            if len(rows):
+                best = np.minimum.reduceat(order, starts[rows])
+                hit = np.flatnonzero((order == np.repeat(best, counts[rows])) & (order != NEVER))
+                hit = hit[self.claims.divides[axis][classes.of_factor[hit]] == 1]
+                winner[classes.row_of_factor[hit]] = hit
+            result[axis] = winner
+        for position, factors in self.structure.wishes(self.mesh).factors.items():
+            for axis in self.mesh.names:
+                result[axis][position] = starts[position] + factors[axis] if axis in factors else -1
+        return result
+
+    def _preferred(self, axis: str) -> Iterable[tuple[int, int]]:
+        """(sub-factor, order) of the sub-factors that a `Prefer` puts before all claims, first match first."""
+        classes, find = self.classes, self.structure.addresses.find
+        taken: set[int] = set()
+        for position, action in enumerate(self.actions):
+            if not isinstance(action, Prefer) or action.axis != axis:
+                continue
+            class_ = self.class_of(find(action.value), action.dim)
+            if class_ is None or not self.claims.divides[axis][class_]:
+                continue
+            for factor in np.flatnonzero(classes.of_factor == class_).tolist():
+                row = int(classes.row_of_factor[factor])
+                scope = self.structure.tables.scope(self.structure.tables.rows[row])
+                if row not in taken and in_scope(action.scope, scope):
+                    taken.add(row)
+                    yield factor, position - len(self.actions)
+
+    @cached_property
+    def argument_axes(self) -> list[tuple[tuple[str, ...], ...]]:
+        """For each argument, per atom in order, the axes it is cut over, major first."""
+        atoms, classes, tables = self.structure.atoms, self.classes, self.structure.tables
+        pinned: dict[tuple[int, str], int] = {}
+        for position, action in enumerate(self.actions):
+            if isinstance(action, Replicate):
+                pinned.setdefault((self.structure.addresses.find(action.value), action.axis), position)
+        result: list[tuple[tuple[str, ...], ...]] = []
+        for argument in range(tables.argument_count):
+            first, count = atoms.start[argument], atoms.count_of(argument)
+            own = classes.of_node[first : first + count].tolist()
+            taken: list[list[str]] = [[] for _ in own]
+            for axis in self.mesh.names:
+                order = self.claims.order[axis]
+                best = min(range(count), key=lambda k: order[own[k]], default=None)
+                if best is None or order[own[best]] >= pinned.get((argument, axis), NEVER):
+                    continue
+                if self.claims.divides[axis][own[best]]:
+                    taken[best].append(axis)
+            result.append(
+                tuple(
+                    tuple(sorted(axes, key=lambda axis: self.claims.order[axis][class_]))
+                    for axes, class_ in zip(taken, own, strict=True)
+                )
+            )
+        return result
+
+    @cached_property
+    def conflicts(self) -> list[Conflict]:
+        """Every op at which more than one class wanted the same axis."""
+        classes = self.classes
+        found: list[Conflict] = []
+        for axis in self.mesh.names:
+            wanted = np.flatnonzero(self.claims.divides[axis][classes.of_factor] == 1)
+            by_row: dict[int, list[int]] = {}
+            for factor in wanted.tolist():
+                by_row.setdefault(int(classes.row_of_factor[factor]), []).append(factor)
+            for row, factors in by_row.items():
+                if len(factors) > 1:
+                    winner = int(self.winners[axis][row])
+                    found.append(Conflict(row, axis, winner, tuple(f for f in factors if f != winner)))
+        return found
+
+    def same_effect(self, other: Assignment) -> bool:
+        """Whether two assignments decide the same at every op and argument (whatever their actions say)."""
+        return self.argument_axes == other.argument_axes and all(
+            np.array_equal(self.winners[axis], other.winners[axis]) for axis in self.mesh.names
+        )
+
+
+def in_scope(pattern: str, scope: str) -> bool:
+    """Whether a scope lies in the scope a pattern names: by full path, by glob, or by any level's name.
+
+    >>> in_scope("attention-block", "layer_0/attention-block/query"), in_scope("layer_1", "layer_10/mlp")
+    (True, False)
+    """
+    levels = scope.split("/")
+    parts = pattern.strip("/").split("/")
+    return any(
+        all(fnmatch.fnmatchcase(level, part) for level, part in zip(levels[i : i + len(parts)], parts, strict=False))
+        for i in range(len(levels) - len(parts) + 1)
+    )

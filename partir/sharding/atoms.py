@@ -1,0 +1,229 @@
+"""Atoms: the indivisible parts of dims. Split points of reshapes flow through all rules to a fixed point.
+
+A reshape `[768] -> [12, 64]` splits that dim into atoms 12 and 64 everywhere it flows: the projection's weight, its bias,
+their gradients and their optimizer state. A merged dim `[B, S] -> [B*S]` keeps atoms B and S.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partir.sharding.rule import Rule, shape_of
+from partir.sharding.tables import Tables
+
+Points = tuple[int, ...]
+"""Split points of a dim or factor: the minor products, descending. `(64,)` splits 768 into 12 x 64."""
+
+
+def atom_sizes(size: int, points: Points) -> tuple[int, ...]:
+    """The atoms of a dim, major first; () for a dim of one element.
+
+    >>> atom_sizes(768, (64,)), atom_sizes(768, ()), atom_sizes(1, ())
+    ((12, 64), (768,), ())
+    """
+    if size == 1:
+        return ()
+    edges = (size, *points, 1)
+    return tuple(edges[i] // edges[i + 1] for i in range(len(edges) - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class OpShape:
+    """The rule of one op cut into sub-factors: shared by all ops with the same rule and the same splits.
+
+    `factors[f]` is the size of sub-factor f; `slots[i][d]` lists the sub-factors of dim d of operand i (results follow the
+    operands), major first, or is None where the dim cannot be cut there.
+    """
+
+    sizes: tuple[int, ...]
+    closed: tuple[bool, ...]
+    reduction: tuple[bool, ...]
+    slots: tuple[tuple[tuple[int, ...] | None, ...], ...]
+    kind: str | None
+    operand_count: int
+
+
+@dataclass(eq=False)
+class Atoms:
+    """Atoms of every value and sub-factors of every op, numbered flat.
+
+    The atoms of dim d of value v are `sizes_of[v][d]`; its first atom overall is number `start[v]`. Sub-factor f of row r
+    is node `factor_start[r] + f`, counted after all atoms.
+    """
+
+    sizes_of: list[tuple[tuple[int, ...], ...]]
+    start: list[int]
+    atom_count: int
+    shapes: list[OpShape]
+    factor_start: list[int]
+    node_count: int
+
+    def atoms_of(self, value: int, dim: int) -> range:
+        """The atom numbers of one dim, major first."""
+        per_dim = self.sizes_of[value]
+        first = self.start[value] + sum(len(sizes) for sizes in per_dim[:dim])
+        return range(first, first + len(per_dim[dim]))
+
+    def count_of(self, value: int) -> int:
+        return sum(len(sizes) for sizes in self.sizes_of[value])
+
+    def owner_of(self, atom: int) -> tuple[int, int, int]:
+        """(value, dim, part) of an atom number."""
+        import bisect
+
+        value = bisect.bisect_right(self.start, atom) - 1
+        while self.count_of(value) == 0:
+            value -= 1
+        rest = atom - self.start[value]
+        for dim, sizes in enumerate(self.sizes_of[value]):
+            if rest < len(sizes):
+                return value, dim, rest
+            rest -= len(sizes)
+        raise IndexError(atom)
+
+
+def build(tables: Tables) -> Atoms:
+    """Split every dim into its atoms, then every op's rule to match."""
+    points = _split(tables)
+    value_start, factor_start = _line_starts(tables)
+    sizes_of: list[tuple[tuple[int, ...], ...]] = []
+    start: list[int] = []
+    count = 0
+    for value, shape in enumerate(tables.shapes):
+        first = value_start[value]
+        per_dim = tuple(atom_sizes(size, points.get(first + d, ())) for d, size in enumerate(shape))
+        sizes_of.append(per_dim)
+        start.append(count)
+        count += sum(map(len, per_dim))
+    shapes: list[OpShape] = []
+    starts: list[int] = []
+    node = count
+    memo: dict[object, OpShape] = {}
+    for position, row in enumerate(tables.rows):
+        first = factor_start[position]
+        own = tuple(points.get(first + f, ()) for f in range(len(row.rule.sizes)))
+        slots = [
+            tuple(points.get(value_start[view.source] + d, ()) if d >= 0 else None for d in view.dims) if view else None
+            for view in row.operands
+        ]
+        slots += [
+            tuple(points.get(value_start[result] + d, ()) for d in range(len(tables.shapes[result])))
+            for result in row.results
+        ]
+        key = (id(row.rule), own, tuple(slots))
+        shape = memo.get(key)
+        if shape is None:
+            shape = memo[key] = _refine(row.rule, own, slots, [shape_of(v.type) for v in (*row.op.operands, *row.op.results)])
+        shapes.append(shape)
+        starts.append(node)
+        node += len(shape.sizes)
+    return Atoms(sizes_of, start, count, shapes, starts, node)
+
+
+def _line_starts(tables: Tables) -> tuple[list[int], list[int]]:
+    """First line of each value and of each row: a line is a dim of a value or a factor of an op."""
+    value_start: list[int] = []
+    line = 0
+    for shape in tables.shapes:
+        value_start.append(line)
+        line += len(shape)
+    factor_start: list[int] = []
+    for row in tables.rows:
+        factor_start.append(line)
+        line += len(row.rule.sizes)
+    return value_start, factor_start
+
+
+def _split(tables: Tables) -> dict[int, Points]:
+    """Split points per line, at the fixed point of all rules. Lines without a split are left out."""
+    value_start, factor_start = _line_starts(tables)
+    same: dict[int, list[int]] = defaultdict(list)
+    products: dict[int, list[tuple[int, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
+    seeds: list[int] = []
+    for position, row in enumerate(tables.rows):
+        rule, first = row.rule, factor_start[position]
+        slots = [(view.source, view.dims, dims) for view, dims in zip(row.operands, rule.operands, strict=True) if view]
+        slots += [(r, range(len(dims)), dims) for r, dims in zip(row.results, rule.results, strict=True)]
+        for value, source_dims, dims in slots:
+            for source, factors in zip(source_dims, dims, strict=True):
+                if source < 0 or not factors:
+                    continue
+                line = value_start[value] + source
+                lines = tuple(first + f for f in factors)
+                sizes = tuple(rule.sizes[f] for f in factors)
+                if len(factors) == 1:
+                    if sizes[0] == tables.shapes[value][source] and sizes[0] > 1:
+                        same[line].append(lines[0])
+                        same[lines[0]].append(line)
+                elif math.prod(sizes) == tables.shapes[value][source]:
+                    products[line].append((line, lines, sizes))
+                    for factor_line in lines:
+                        products[factor_line].append((line, lines, sizes))
+                    seeds.append(line)
+    points: dict[int, Points] = {}
+    queue: deque[int] = deque()
+
+    def add(line: int, new: Sequence[int]) -> None:
+        merged = _merge(points.get(line, ()), new)
+        if merged != points.get(line, ()):
+            points[line] = merged
+            queue.append(line)
+
+    for line in seeds:
+        for _, _, sizes in products[line]:
+            minors = [math.prod(sizes[i:]) for i in range(1, len(sizes))]
+            add(line, [m for m in minors if 1 < m < math.prod(sizes)])
+    while queue:
+        line = queue.popleft()
+        own = points[line]
+        for other in same.get(line, ()):
+            add(other, own)
+        for product, lines, sizes in products.get(line, ()):
+            for i, factor_line in enumerate(lines):
+                minor = math.prod(sizes[i + 1 :])
+                inside = [p // minor for p in points.get(product, ()) if p % minor == 0 and 1 < p // minor < sizes[i]]
+                add(factor_line, inside)
+                add(product, [p * minor for p in points.get(factor_line, ())])
+    return points
+
+
+def _merge(points: Points, new: Sequence[int]) -> Points:
+    """Add split points that divide, and are divided by, those already there; a point that does not fit is left out."""
+    merged = list(points)
+    for point in new:
+        if point not in merged and all(point % p == 0 or p % point == 0 for p in merged):
+            merged.append(point)
+    return tuple(sorted(merged, reverse=True))
+
+
+def _refine(
+    rule: Rule, own: Sequence[Points], slots: Sequence[tuple[Points | None, ...] | None], shapes: Sequence[tuple[int, ...]]
+) -> OpShape:
+    """Cut a rule's factors at their split points; a dim whose splits differ from its factors' cannot be cut there."""
+    parts: list[tuple[int, ...]] = []
+    sizes: list[int] = []
+    closed: list[bool] = []
+    reduction: list[bool] = []
+    for factor, size in enumerate(rule.sizes):
+        pieces = atom_sizes(size, own[factor])
+        parts.append(tuple(range(len(sizes), len(sizes) + len(pieces))))
+        sizes += pieces
+        closed += [factor in rule.closed] * len(pieces)
+        reduction += [factor in rule.reduction] * len(pieces)
+    refined: list[tuple[tuple[int, ...] | None, ...]] = []
+    for slot, dims, shape in zip(slots, (*rule.operands, *rule.results), shapes, strict=True):
+        row: list[tuple[int, ...] | None] = []
+        for d, factors in enumerate(dims):
+            pieces = tuple(p for f in factors for p in parts[f])
+            points = slot[d] if slot is not None else None
+            wanted = tuple(sizes[p] for p in pieces)
+            fits = math.prod(wanted) == shape[d] if points is None else atom_sizes(shape[d], points) == wanted
+            if not fits:
+                for piece in pieces:
+                    closed[piece] = True
+            row.append(pieces if fits else None)
+        refined.append(tuple(row))
+    return OpShape(tuple(sizes), tuple(closed), tuple(reduction), tuple(refined), rule.kind, len(rule.operands))

@@ -1,0 +1,81 @@
+"""What the user wrote into the program as sharding constraints: first actions in program order, exact at their own op.
+
+A constraint asks for a layout of one value. Each axis it names tiles the class of its dim (so that it flows, as any tile
+does); at the constraint itself the layout is exactly what was written. What cannot be done is said, never dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partir.dialect.sdy import ShardingConstraintOp, TensorShardingAttr
+from partir.mesh import Mesh
+from partir.sharding.actions import Action, Addresses, Tile
+from partir.sharding.atoms import Atoms
+from partir.sharding.tables import OpRow, Tables
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """`factors[row][axis]` is the sub-factor a constraint gives the axis to; `actions` are its tiles; `refused` its misfits."""
+
+    factors: dict[int, dict[str, int]]
+    actions: tuple[Action, ...]
+    refused: tuple[str, ...]
+
+
+def dim_axes(sharding: TensorShardingAttr) -> list[tuple[str, ...]]:
+    """The axes of each dim, major first (a sub-axis counts as its whole name with its split, which no mesh has)."""
+    return [tuple(str(axis) for axis in dim.axis_names) for dim in sharding.dims]
+
+
+def read(tables: Tables, atoms: Atoms, addresses: Addresses, mesh: Mesh) -> Wishes:
+    """Collect the constraints of a program for one mesh."""
+    factors: dict[int, dict[str, int]] = {}
+    actions: dict[Action, None] = {}
+    refused: list[str] = []
+    for position, row in enumerate(tables.rows):
+        if not isinstance(row.op, ShardingConstraintOp):
+            continue
+        own: dict[str, int] = {}
+        for dim, axes in enumerate(dim_axes(row.op.sharding)):
+            _place(tables, atoms, addresses, mesh, position, row, dim, axes, own, actions, refused)
+        factors[position] = own
+    return Wishes(factors, tuple(actions), tuple(refused))
+
+
+def _place(
+    tables: Tables,
+    atoms: Atoms,
+    addresses: Addresses,
+    mesh: Mesh,
+    position: int,
+    row: OpRow,
+    dim: int,
+    axes: tuple[str, ...],
+    own: dict[str, int],
+    actions: dict[Action, None],
+    refused: list[str],
+) -> None:
+    shape = atoms.shapes[position]
+    size = tables.shapes[row.results[0]][dim]
+    pieces = list(shape.slots[shape.operand_count][dim] or ())
+    extents = [shape.sizes[p] for p in pieces]
+    name = addresses.names[row.results[0]]
+    for axis in axes:
+        if axis not in mesh.names:
+            refused.append(f'{name} dim {dim} was asked for over "{axis}", which is not an axis of the mesh {mesh!r}')
+            continue
+        devices = mesh.size_of(axis)
+        while extents and extents[0] == 1:
+            pieces.pop(0)
+            extents.pop(0)
+        if not extents or extents[0] % devices:
+            refused.append(
+                f'{name} dim {dim} ({size}) was asked for over "{axis}" and stays whole: {size} does not divide by '
+                f"{devices} ({size} mod {devices} = {size % devices})"
+            )
+            continue
+        extents[0] //= devices
+        own[axis] = pieces[0]
+        actions[Tile(name, dim, axis)] = None

@@ -1,0 +1,106 @@
+"""Which ops a pending sum passes: where op(sum of pieces) is the sum of op(each piece).
+
+A piece of a pending value may only meet values that are whole on the pending axis. Where the op adds, a whole operand is
+masked to one device; where it scales, exactly one operand may be pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, TensorType
+from xdsl.ir import Operation, OpResult, SSAValue
+
+from partir.sharding.rule import body_kind
+
+ADDS: dict[str, tuple[int, ...] | None] = {
+    "stablehlo.add": (0, 1),
+    "stablehlo.subtract": (0, 1),
+    "stablehlo.select": (1, 2),
+    "stablehlo.concatenate": None,
+    "stablehlo.dynamic_update_slice": (0, 1),
+}
+"""Ops that are linear in these operands together; None: in all of them."""
+
+SCALES = frozenset({"stablehlo.multiply", "stablehlo.dot_general"})
+"""Ops that are linear in each operand alone."""
+
+FIRST = frozenset(
+    f"stablehlo.{name}"
+    for name in "negate divide reshape transpose broadcast_in_dim slice dynamic_slice gather real imag reverse".split()
+) | {"partir.tag"}
+"""Ops that are linear in their first operand when the others are whole."""
+
+ORDERED = frozenset(f"stablehlo.{name}" for name in "reshape transpose broadcast_in_dim slice".split()) | {"partir.tag"}
+"""Ops that pass a pending max, min, and, or, product: they only move elements."""
+
+NEUTRAL: dict[str, Any] = {"add": 0, "mul": 1}
+"""The elements that change nothing, where one number says it for all dtypes."""
+
+
+@dataclass(frozen=True)
+class Passing:
+    """An op lets a pending state through; `masked` are its whole operands that only one device may contribute."""
+
+    masked: tuple[int, ...] = ()
+
+
+def passing(op: Operation, pending: Sequence[bool], kind: str) -> Passing | None:
+    """Whether `op` passes a pending state of `kind` when exactly these operands are pending; None when it does not."""
+    name = op.name
+    count = sum(pending)
+    if kind != "add":
+        if name in ORDERED and pending[0] and count == 1:
+            return Passing()
+        same = {"max": "stablehlo.maximum", "min": "stablehlo.minimum", "and": "stablehlo.and", "or": "stablehlo.or"}
+        return Passing() if name == same.get(kind) and all(pending) else None
+    if name in ADDS:
+        linear = ADDS[name] or tuple(range(len(pending)))
+        if any(flag for i, flag in enumerate(pending) if i not in linear):
+            return None
+        return Passing(tuple(i for i in linear if not pending[i] and not is_zero(op.operands[i])))
+    if name in SCALES:
+        return Passing() if count == 1 else None
+    if not pending[0] or count != 1:
+        return None
+    if name in FIRST:
+        return Passing()
+    if name == "stablehlo.convert":
+        return Passing() if _widens(op.operands[0].type, op.results[0].type) else None
+    if name == "stablehlo.pad":
+        return Passing() if is_zero(op.operands[1]) else None
+    if name == "stablehlo.reduce":
+        return Passing() if body_kind(op) == "add" and is_zero(op.operands[1]) else None
+    return None
+
+
+def _widens(before: Any, after: Any) -> bool:
+    """Whether a convert between float types loses nothing."""
+    order = ["f16", "f32", "f64"]
+    names = []
+    for type_ in (before, after):
+        text = str(type_.element_type) if isinstance(type_, TensorType) else ""
+        names.append("f16" if text == "bf16" and names[:1] != ["f16"] else text)
+    return all(name in order for name in names) and order.index(names[0]) < order.index(names[1])
+
+
+def constant_of(value: SSAValue) -> Any:
+    """The number a value holds everywhere, seen through broadcasts and reshapes of a splat constant; else None."""
+    while isinstance(value, OpResult):
+        op = value.op
+        if op.name == "stablehlo.constant":
+            attr = op.properties["value"]
+            if isinstance(attr, DenseIntOrFPElementsAttr) and attr.is_splat():
+                return attr.get_values()[0]
+            return None
+        if op.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.convert"):
+            return None
+        value = op.operands[0]
+    return None
+
+
+def is_zero(value: SSAValue) -> bool:
+    """Whether a value is a constant zero."""
+    return constant_of(value) == 0

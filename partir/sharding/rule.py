@@ -1,0 +1,151 @@
+"""An op's sharding rule as the deciders read it: factors, where they sit, which may be cut, and what a cut leaves pending.
+
+Read from the `sdy.op_sharding_rule` on each op (Shardy's own, or ours where it has none). A factor that cannot be cut
+soundly (needs replication, is permuted, sits in only some of the results) is *closed*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation
+
+from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
+
+from partir.dialect.sdy import OpShardingRuleAttr
+
+REDUCTIONS = {
+    "stablehlo.add": "add",
+    "stablehlo.multiply": "mul",
+    "stablehlo.maximum": "max",
+    "stablehlo.minimum": "min",
+    "stablehlo.and": "and",
+    "stablehlo.or": "or",
+}
+SUMMING = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.gather"})
+SOURCES = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.iota", "stablehlo.constant"})
+
+Positions = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Factors of one op: `sizes[f]`; for each operand and result, per dim, the factors from major to minor.
+
+    `reduction` holds the factors summed away, with `kind` saying how their pieces are put together.
+    """
+
+    sizes: tuple[int, ...]
+    operands: tuple[Positions, ...]
+    results: tuple[Positions, ...]
+    reduction: frozenset[int]
+    closed: frozenset[int]
+    kind: str | None
+
+
+def shape_of(type_: Attribute) -> tuple[int, ...]:
+    """The static shape of a tensor type; () for anything that is not a tensor (tokens)."""
+    return type_.get_shape() if isinstance(type_, TensorType) else ()
+
+
+def body_kind(op: Operation) -> str | None:
+    """The reduction kind of an op whose region combines two scalars with one known op, else None.
+
+    before   reduce(%x) { ^(a, b): %s = stablehlo.add %a, %b ; return %s }
+    after    "add"
+    """
+    if len(op.regions) != 1 or not op.regions[0].blocks:
+        return None
+    block = op.regions[0].blocks[0]
+    body = list(block.ops)
+    if len(body) != 2 or len(block.args) != 2 or set(body[0].operands) != set(block.args):
+        return None
+    if tuple(body[1].operands) != tuple(body[0].results):
+        return None
+    return REDUCTIONS.get(body[0].name)
+
+
+def _kind_of(op: Operation) -> str | None:
+    if op.name in SUMMING:
+        return "add"
+    return body_kind(op)
+
+
+def closed_rule(op: Operation) -> Rule:
+    """The rule of an op nobody can see into: each dim a factor of its own, all closed."""
+    sizes: list[int] = []
+
+    def fresh(types: Sequence[Attribute]) -> tuple[Positions, ...]:
+        out: list[Positions] = []
+        for type_ in types:
+            dims = shape_of(type_)
+            out.append(tuple((len(sizes) + i,) for i in range(len(dims))))
+            sizes.extend(dims)
+        return tuple(out)
+
+    operands = fresh([v.type for v in op.operands])
+    results = fresh([v.type for v in op.results])
+    return Rule(tuple(sizes), operands, results, frozenset(), frozenset(range(len(sizes))), None)
+
+
+_memo: dict[object, tuple[Rule, object]] = {}
+
+
+def rule_of(op: Operation) -> Rule:
+    """The rule of `op`, memoised by rule, types and reduction kind.
+
+    Hashing an attribute walks it; the bridge makes each distinct attribute once, so identity is the key (and the memo
+    keeps what it names alive).
+    """
+    attr = op.attributes.get("sdy.sharding_rule")
+    if not isinstance(attr, OpShardingRuleAttr):
+        return closed_rule(op)
+    kind = _kind_of(op)
+    says = [attr, *op.properties.values(), *(v.type for v in op.operands), *(v.type for v in op.results)]
+    key = (op.name, kind, *map(id, says))
+    found = _memo.get(key)
+    if found is None:
+        found = _memo[key] = (_read(op, attr, kind), says)
+    return found[0]
+
+
+def _read(op: Operation, attr: OpShardingRuleAttr, kind: str | None) -> Rule:
+    operands, results, sizes = attr.operands, attr.results, attr.sizes
+    reduction = frozenset(attr.reduction)
+    closed = set(attr.need_replication) | set(attr.permutation) | set(attr.blocked_propagation)
+    in_operands = {f for dims in operands for factors in dims for f in factors}
+    for factor in range(len(sizes)):
+        in_results = [any(factor in factors for factors in dims) for dims in results]
+        if factor in reduction:
+            if kind is None or any(in_results):
+                closed.add(factor)
+        elif not all(in_results) or (factor not in in_operands and op.name not in SOURCES):
+            closed.add(factor)
+    if op.name in ("stablehlo.gather", "stablehlo.scatter"):
+        closed |= _indexed_windows(op, operands[0])
+    types = [*(v.type for v in op.operands), *(v.type for v in op.results)]
+    for dims, type_ in zip((*operands, *results), types, strict=True):
+        for factors, size in zip(dims, shape_of(type_), strict=True):
+            product = 1
+            for factor in factors:
+                product *= sizes[factor]
+            if product != size:
+                closed.update(factors)
+            if op.name == "stablehlo.convolution" and len(factors) > 1:
+                closed.update(factors)
+    return Rule(sizes, operands, results, reduction - closed, frozenset(closed), kind)
+
+
+def _indexed_windows(op: Operation, table: Positions) -> set[int]:
+    """Factors of an indexed dim whose window is more than one row: a row's owner cannot be told, so they stay closed."""
+    if isinstance(op, GatherOp):
+        numbers = op.dimension_numbers
+        indexed, single = numbers.start_index_map, numbers.collapsed_slice_dims
+    else:
+        assert isinstance(op, ScatterOp)
+        scatter = op.scatter_dimension_numbers
+        indexed, single = scatter.scatter_dims_to_operand_dims, scatter.inserted_window_dims
+    rows = {d.value.data for d in single}
+    return {f for d in indexed if d.value.data not in rows for f in table[d.value.data]}

@@ -1,0 +1,71 @@
+"""Eight virtual CPU devices, seeds, 64-bit mode where asked for, and golden tables."""
+
+import difflib
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+
+# Read by JAX when it is first imported: before any test module. Tests compile much and compute little, and LLVM's
+# optimizations are half of XLA's compile time on CPU; passes on HLO (and so the collectives) are the same without them.
+XLA_FLAGS = ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0")
+given = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = " ".join([given, *(flag for flag in XLA_FLAGS if flag.split("=")[0] not in given)]).strip()
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# The same examples in every run; no deadline, because the first call of anything compiles.
+hypothesis.settings.register_profile("partir", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("partir")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ instead of comparing with it")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    random.seed(0)
+    np.random.seed(0)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers that are the same in every run."""
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """JAX in 64-bit mode for one test."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text table with tests/golden/<name>.txt: `golden("gpt-megatron", table)`."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / f"{name}.txt"
+        lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join(lines) + "\n")
+            return
+        expected = path.read_text().splitlines() if path.exists() else []
+        if lines != expected:
+            diff = "\n".join(difflib.unified_diff(expected, lines, f"golden/{name}.txt", "now", lineterm=""))
+            pytest.fail(
+                f"{diff}\nif this is what should be: pytest --update-golden {request.node.nodeid}", pytrace=False
+            )
+
+    return compare
