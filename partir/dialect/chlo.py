@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Dialect
 from xdsl.irdl import AnyAttr, base, eq
 
-from partir.dialect.define import BOOL, ELEMENTS, I64, LIST, Optional, define, elementwise
+from partir.dialect.define import BOOL, ELEMENTS, I64, LIST, Optional, define
 from partir.dialect.stablehlo_attributes import raw
 
 PrecisionAttr = raw("chlo.precision")
@@ -20,7 +20,18 @@ UNARY = (
 )
 BINARY = {"mulhi": "lhs, rhs", "next_after": "x, y", "polygamma": "n, x", "zeta": "x, q"}
 
-TopKOp = define("chlo.top_k", "operand -> values, indices", k=I64, is_stable=Optional(BOOL))
+
+def _pointwise(operands: str) -> str:
+    """`%x, %y : type, type -> type`"""
+    names = [f"${name.strip()}" for name in operands.split(",")]
+    types = [f"type({name})" for name in names]
+    return f"{' `,` '.join(names)} attr-dict `:` {' `,` '.join(types)} `->` type($result)"
+
+
+TopKOp = define(
+    "chlo.top_k", "operand -> values, indices", k=I64, is_stable=Optional(BOOL),
+    syntax="`(` $operand `,` `k` `=` $k `)` attr-dict `:` type($operand) `->` `(` type($values) `,` type($indices) `)`",
+)  # fmt: skip
 RaggedDotOp = define(
     "chlo.ragged_dot", "lhs, rhs, group_sizes -> result",
     ragged_dot_dimension_numbers=base(RaggedDotDimensionNumbersAttr), precision_config=Optional(LIST),
@@ -35,8 +46,8 @@ ConstantLikeOp = define("chlo.constant_like", "operand -> result", value=AnyAttr
 CHLO = Dialect(
     "chlo",
     [
-        *(elementwise(f"chlo.{name}", "operand") for name in UNARY.split()),
-        *(elementwise(f"chlo.{name}", operands) for name, operands in BINARY.items()),
+        *(define(f"chlo.{name}", "operand -> result", syntax=_pointwise("operand")) for name in UNARY.split()),
+        *(define(f"chlo.{name}", f"{operands} -> result", syntax=_pointwise(operands)) for name, operands in BINARY.items()),
         *(TopKOp, RaggedDotOp, ScanOp, ConstantOp, ConstantLikeOp),
     ],
     [PrecisionAttr, ComparisonDirectionAttr, ComparisonTypeAttr, RaggedDotDimensionNumbersAttr],

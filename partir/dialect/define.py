@@ -101,14 +101,17 @@ def define(
     return irdl_op_definition(type("".join(map(str.capitalize, words)) + "Op", (IRDLOperation,), fields))
 
 
-def elementwise(name: str, operands: str, /, **properties: Property | Optional) -> type[IRDLOperation]:
-    """A pointwise op with the short syntax of StableHLO: `stablehlo.tanh %x : tensor<4xf32>`."""
+def elementwise(name: str, operands: str, /, *, arguments: str = "", **properties: Property | Optional) -> type[IRDLOperation]:
+    """An op that keeps its operands' shape, with the short syntax of StableHLO: `stablehlo.tanh %x : tensor<4xf32>`.
+
+    `arguments` is what the syntax has between operands and attributes.
+    """
     names = operands.replace(",", " ").split()
     return define(
         name,
         f"{operands} -> result",
         traits=(SameOperandsAndResultShape(), Elementwise()),
-        syntax=f"{' `,` '.join('$' + name for name in names)} attr-dict `:` "
+        syntax=f"{' `,` '.join('$' + name for name in names)} {arguments} attr-dict `:` "
         "custom<SameOperandsAndResultType>(type(operands), type(results))",
         directives=(SameOperandsAndResultType,),
         **properties,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import AnyDenseElement, AnyFloat, BytesAttr, ComplexType, DenseIntOrFPElementsAttr, RankedStructure
+from xdsl.dialects.builtin import AnyDenseElement, AnyFloat, BytesAttr, ComplexType, DenseIntOrFPElementsAttr, IndexType, RankedStructure, i1
 
 Scalar = int | float
 
@@ -90,4 +90,8 @@ def _scalar(text: str, type: AnyDenseElement) -> Scalar:
 def _pack(elements: Sequence[Scalar | tuple[Scalar, Scalar]], type: AnyDenseElement) -> bytes:
     if isinstance(type, AnyFloat | ComplexType):
         return type.pack(elements)  # pyright: ignore[reportArgumentType]
-    return type.pack([type.get_normalized_value(element) for element in elements])
+    if type == i1:
+        return bytes(map(bool, elements))  # xDSL would write -1 for true, which is not what numpy or MLIR have
+    if isinstance(type, IndexType):
+        return type.pack(elements)  # pyright: ignore[reportArgumentType]
+    return type.pack([type.get_normalized_value(element) for element in elements])  # pyright: ignore[reportArgumentType]

@@ -16,13 +16,15 @@ from partir.dialect.stablehlo_attributes import (
     TransposeAttr,
     raw,
 )
+from partir.dialect.stablehlo_regions import ReduceOp as ReduceOp
+from partir.dialect.stablehlo_regions import WhileOp as WhileOp
 
 QUANT = Dialect("quant", [], [raw("quant.uniform", is_type=True)])
 """Quantised element types, kept as text."""
 
 _OURS = [op for op in vars(stablehlo_ops).values() if isinstance(op, type) and issubclass(op, IRDLOperation)]
 
-OPS = {op.name: op for op in [*StableHLO.operations, *_OURS]}
+OPS = {op.name: op for op in [*StableHLO.operations, *_OURS, ReduceOp, WhileOp]}
 """Every StableHLO op class by op name; ours win."""
 
 STABLEHLO = Dialect(

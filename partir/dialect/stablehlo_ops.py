@@ -21,6 +21,7 @@ from xdsl.dialects.builtin import (
 from xdsl.irdl import base
 from xdsl_jax.dialects.stablehlo import attributes
 from xdsl_jax.dialects.stablehlo.attributes import ComparisonDirectionAttr, ComparisonTypeAttr, PrecisionAttr
+from xdsl_jax.dialects.stablehlo.custom_directives import CustomCallTarget
 from xdsl_jax.xdsl_extras.traits import Elementwise, SameOperandsAndResultShape
 
 from partir.dialect.define import BOOL, BOOLS, ELEMENTS, I32, I64, I64S, LIST, Optional, define, elementwise
@@ -47,9 +48,14 @@ GROUPS = ELEMENTS | base(ReplicaGroupMeshAxesAttr)
 PRECISION = ArrayAttr.constr(base(PrecisionAttr))
 UNIT = base(UnitAttr)
 
-DynamicUpdateSliceOp = define("stablehlo.dynamic_update_slice", "operand, update, start_indices* -> result")
-ReverseOp = define("stablehlo.reverse", "operand -> result", dimensions=I64S)
-SortOp = define("stablehlo.sort", "inputs* -> results_*", regions="comparator", dimension=Optional(I64), is_stable=Optional(BOOL))
+DynamicUpdateSliceOp = define(
+    "stablehlo.dynamic_update_slice", "operand, update, start_indices* -> result",
+    syntax="$operand `,` $update (`,` $start_indices^)? attr-dict `:` functional-type(operands, results)",
+)  # fmt: skip
+ReverseOp = elementwise("stablehlo.reverse", "operand", arguments="`,` `dims` `=` $dimensions", dimensions=I64S)
+SortOp = define(
+    "stablehlo.sort", "inputs* -> results_*", regions="comparator", dimension=Optional(I64), is_stable=Optional(BOOL)
+)
 CholeskyOp = define("stablehlo.cholesky", "a -> result", lower=Optional(BOOL))
 TriangularSolveOp = define(
     "stablehlo.triangular_solve", "a, b -> result",
@@ -73,8 +79,9 @@ SelectAndScatterOp = define(
 )  # fmt: skip
 RngOp = define("stablehlo.rng", "a, b, shape -> result", effects=True, rng_distribution=base(RngDistributionAttr))
 RngBitGeneratorOp = define(
-    "stablehlo.rng_bit_generator", "initial_state -> output_state, output", rng_algorithm=base(RngAlgorithmAttr)
-)
+    "stablehlo.rng_bit_generator", "initial_state -> output_state, output", rng_algorithm=base(RngAlgorithmAttr),
+    syntax="$initial_state `,` `algorithm` `=` $rng_algorithm attr-dict `:` functional-type(operands, results)",
+)  # fmt: skip
 
 AllGatherOp = define(
     "stablehlo.all_gather", "operands_* -> results_*", effects=True,
@@ -106,10 +113,12 @@ CollectiveReduceOp = define(
     has_dynamic_root=Optional(BOOL | UNIT),
 )  # fmt: skip
 CrossReplicaSumOp = define("stablehlo.cross-replica-sum", "operand -> result", effects=True, replica_groups=ELEMENTS)
-PartitionIdOp = define("stablehlo.partition_id", "-> result")
-ReplicaIdOp = define("stablehlo.replica_id", "-> result")
+PartitionIdOp = define("stablehlo.partition_id", "-> result", syntax="attr-dict `:` type(results)")
+ReplicaIdOp = define("stablehlo.replica_id", "-> result", syntax="attr-dict `:` type(results)")
 
-InfeedOp = define("stablehlo.infeed", "token -> results_*", effects=True, infeed_config=Optional(STRING), layout=Optional(LIST))
+InfeedOp = define(
+    "stablehlo.infeed", "token -> results_*", effects=True, infeed_config=Optional(STRING), layout=Optional(LIST)
+)
 OutfeedOp = define("stablehlo.outfeed", "inputs*, token -> result", effects=True, outfeed_config=Optional(STRING))
 SendOp = define(
     "stablehlo.send", "inputs*, token -> result", effects=True,
@@ -130,8 +139,9 @@ CompositeOp = define(
 )  # fmt: skip
 
 BatchNormTrainingOp = define(
-    "stablehlo.batch_norm_training", "operand, scale, offset -> output, batch_mean, batch_var", epsilon=FLOAT, feature_index=I64
-)
+    "stablehlo.batch_norm_training", "operand, scale, offset -> output, batch_mean, batch_var",
+    epsilon=FLOAT, feature_index=I64,
+)  # fmt: skip
 BatchNormInferenceOp = define(
     "stablehlo.batch_norm_inference", "operand, scale, offset, mean, variance -> result", epsilon=FLOAT, feature_index=I64
 )
@@ -165,8 +175,7 @@ RealDynamicSliceOp = define("stablehlo.real_dynamic_slice", "operand, start_indi
 GetDimensionSizeOp = define("stablehlo.get_dimension_size", "operand -> result", dimension=I64)
 SetDimensionSizeOp = define("stablehlo.set_dimension_size", "operand, size -> result", dimension=I64)
 
-
-# Below: ops xdsl-jax has, but whose definition there refuses what JAX emits.
+# Below: ops xdsl-jax has, but whose definition there refuses what JAX emits, or whose syntax does not read back.
 
 CompareOp = define(  # its second property is called compare_type
     "stablehlo.compare", "lhs, rhs -> result", traits=(SameOperandsAndResultShape(), Elementwise()),
@@ -182,4 +191,12 @@ PadOp = define(  # of any element type
 CbrtOp, CosineOp, ExponentialOp, ExponentialMinusOneOp, LogOp, LogPlusOneOp, LogisticOp, RsqrtOp, SineOp, SqrtOp, TanOp, TanhOp = (
     elementwise(f"stablehlo.{name}", "operand", result_accuracy=Optional(base(ResultAccuracyAttr)))
     for name in "cbrt cosine exponential exponential_minus_one log log_plus_one logistic rsqrt sine sqrt tan tanh".split()
+)  # fmt: skip
+CustomCallOp = define(  # without results
+    "stablehlo.custom_call", "inputs* -> result*", effects=True,
+    call_target_name=STRING, has_side_effect=Optional(BOOL), backend_config=Optional(DICTIONARY | STRING),
+    api_version=Optional(I32), called_computations=Optional(LIST), operand_layouts=Optional(LIST),
+    result_layouts=Optional(LIST), output_operand_aliases=Optional(LIST), result_tilings=Optional(LIST),
+    syntax="custom<CustomCallTarget>($call_target_name) `(` $inputs `)` attr-dict `:` functional-type(operands, results)",
+    directives=(CustomCallTarget,),
 )  # fmt: skip

@@ -211,7 +211,8 @@ def _refine(
         pieces = atom_sizes(size, own[factor])
         parts.append(tuple(range(len(sizes), len(sizes) + len(pieces))))
         sizes += pieces
-        closed += [factor in rule.closed] * len(pieces)
+        split_rows = factor in rule.indexed and len(pieces) > 1
+        closed += [factor in rule.closed or split_rows] * len(pieces)
         reduction += [factor in rule.reduction] * len(pieces)
     refined: list[tuple[tuple[int, ...] | None, ...]] = []
     for slot, dims, shape in zip(slots, (*rule.operands, *rule.results), shapes, strict=True):

@@ -36,10 +36,6 @@ FIRST = frozenset(
 ORDERED = frozenset(f"stablehlo.{name}" for name in "reshape transpose broadcast_in_dim slice".split()) | {"partir.tag"}
 """Ops that pass a pending max, min, and, or, product: they only move elements."""
 
-NEUTRAL: dict[str, Any] = {"add": 0, "mul": 1}
-"""The elements that change nothing, where one number says it for all dtypes."""
-
-
 @dataclass(frozen=True)
 class Passing:
     """An op lets a pending state through; `masked` are its whole operands that only one device may contribute."""
@@ -86,16 +82,14 @@ def _widens(before: Any, after: Any) -> bool:
     return all(name in order for name in names) and order.index(names[0]) < order.index(names[1])
 
 
-def constant_of(value: SSAValue) -> Any:
-    """The number a value holds everywhere, seen through broadcasts and reshapes of a splat constant; else None."""
+def splat_of(value: SSAValue) -> DenseIntOrFPElementsAttr | None:
+    """The splat literal a value is everywhere, seen through broadcasts and reshapes; None when it is not one."""
     while isinstance(value, OpResult):
         op = value.op
         if op.name == "stablehlo.constant":
             attr = op.properties["value"]
-            if isinstance(attr, DenseIntOrFPElementsAttr) and attr.is_splat():
-                return attr.get_values()[0]
-            return None
-        if op.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.convert"):
+            return attr if isinstance(attr, DenseIntOrFPElementsAttr) and attr.is_splat() else None
+        if op.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
             return None
         value = op.operands[0]
     return None
@@ -103,4 +97,11 @@ def constant_of(value: SSAValue) -> Any:
 
 def is_zero(value: SSAValue) -> bool:
     """Whether a value is a constant zero."""
-    return constant_of(value) == 0
+    splat = splat_of(value)
+    return splat is not None and not any(splat.data.data)
+
+
+def is_one(value: SSAValue) -> bool:
+    """Whether a value is a constant one."""
+    splat = splat_of(value)
+    return splat is not None and splat.get_values()[0] == 1

@@ -16,7 +16,7 @@ from partir.sharding import pending, reshard
 from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import OpShape
 from partir.sharding.layout import Axes, Layout, canonical_dim, expressible, local_shape, whole
-from partir.sharding.linear import constant_of, is_zero, passing
+from partir.sharding.linear import is_one, is_zero, passing
 from partir.sharding.pending import Sums
 from partir.sharding.reshard import Place, Step
 from partir.sharding.rule import shape_of
@@ -336,7 +336,7 @@ class _Planner:
         kind = next(iter(own.values()), "add")
         if not axes or kind in ("max", "min", "and", "or"):
             return []
-        neutral = is_zero(row.op.operands[0]) if kind == "add" else constant_of(row.op.operands[0]) == 1
+        neutral = is_zero(row.op.operands[0]) if kind == "add" else is_one(row.op.operands[0])
         return [] if neutral else [Mask(0, axes, kind)]
 
     def _use(self, position: int, slot: int, view: View, wanted: Layout, passed: Sums, row: OpRow) -> None:

@@ -6,11 +6,12 @@ soundly (needs replication, is permuted, sits in only some of the results) is *c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Operation
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, IntegerType, Signedness, TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
@@ -43,6 +44,8 @@ class Rule:
     reduction: frozenset[int]
     closed: frozenset[int]
     kind: str | None
+    indexed: frozenset[int] = frozenset()
+    """Factors of rows picked by index: cut, each device works on its own rows and masks the rest."""
 
 
 def shape_of(type_: Attribute) -> tuple[int, ...]:
@@ -68,9 +71,35 @@ def body_kind(op: Operation) -> str | None:
 
 
 def _kind_of(op: Operation) -> str | None:
+    """How pieces of a cut reduction are put together; None when a cut would be wrong."""
     if op.name in SUMMING:
         return "add"
-    return body_kind(op)
+    kind = body_kind(op)
+    if op.name == "stablehlo.reduce" and kind is not None and not is_neutral(op.operands[1], kind):
+        return None
+    return kind
+
+
+def is_neutral(value: SSAValue, kind: str) -> bool:
+    """Whether a value is a literal that changes nothing when it is combined once more."""
+    op = value.owner
+    attr = op.properties.get("value") if isinstance(op, Operation) and op.name == "stablehlo.constant" else None
+    if not isinstance(attr, DenseIntOrFPElementsAttr) or not attr.is_splat():
+        return False
+    raw = attr.data.data
+    if kind in ("add", "or"):
+        return not any(raw)
+    element = attr.get_element_type()
+    if kind == "mul":
+        return attr.get_values()[0] == 1
+    if kind == "and":
+        return attr.get_values()[0] in (-1, 1, 2 ** (8 * len(raw)) - 1)
+    if isinstance(element, IntegerType):
+        bits, unsigned = element.width.data, element.signedness.data == Signedness.UNSIGNED
+        low, high = (0, 2**bits - 1) if unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        value_ = int(attr.get_values()[0])
+        return value_ in ((low, low % 2**bits) if kind == "max" else (high,)) or bits == 1
+    return attr.get_values()[0] == (-math.inf if kind == "max" else math.inf)
 
 
 def closed_rule(op: Operation) -> Rule:
@@ -123,8 +152,12 @@ def _read(op: Operation, attr: OpShardingRuleAttr, kind: str | None) -> Rule:
                 closed.add(factor)
         elif not all(in_results) or (factor not in in_operands and op.name not in SOURCES):
             closed.add(factor)
+    indexed: set[int] = set()
     if op.name in ("stablehlo.gather", "stablehlo.scatter"):
-        closed |= _indexed_windows(op, operands[0])
+        indexed, windows = _indexed(op, operands[0])
+        closed |= windows
+    if op.name == "stablehlo.convolution" and _is_grouped(op):
+        closed = set(range(len(sizes)))
     types = [*(v.type for v in op.operands), *(v.type for v in op.results)]
     for dims, type_ in zip((*operands, *results), types, strict=True):
         for factors, size in zip(dims, shape_of(type_), strict=True):
@@ -135,11 +168,14 @@ def _read(op: Operation, attr: OpShardingRuleAttr, kind: str | None) -> Rule:
                 closed.update(factors)
             if op.name == "stablehlo.convolution" and len(factors) > 1:
                 closed.update(factors)
-    return Rule(sizes, operands, results, reduction - closed, frozenset(closed), kind)
+    return Rule(sizes, operands, results, reduction - closed, frozenset(closed), kind, frozenset(indexed))
 
 
-def _indexed_windows(op: Operation, table: Positions) -> set[int]:
-    """Factors of an indexed dim whose window is more than one row: a row's owner cannot be told, so they stay closed."""
+def _indexed(op: Operation, table: Positions) -> tuple[set[int], set[int]]:
+    """Factors of the dims that are picked by index, and those of them that must stay closed.
+
+    A row's owner can be told when one dim is indexed and each index picks one row of it.
+    """
     if isinstance(op, GatherOp):
         numbers = op.dimension_numbers
         indexed, single = numbers.start_index_map, numbers.collapsed_slice_dims
@@ -148,4 +184,11 @@ def _indexed_windows(op: Operation, table: Positions) -> set[int]:
         scatter = op.scatter_dimension_numbers
         indexed, single = scatter.scatter_dims_to_operand_dims, scatter.inserted_window_dims
     rows = {d.value.data for d in single}
-    return {f for d in indexed if d.value.data not in rows for f in table[d.value.data]}
+    dims = [d.value.data for d in indexed]
+    factors = {f for d in dims for f in table[d]}
+    return factors, factors if len(dims) != 1 or dims[0] not in rows else set()
+
+
+def _is_grouped(op: Operation) -> bool:
+    counts = (op.properties.get(name) for name in ("feature_group_count", "batch_group_count"))
+    return any(isinstance(count, IntegerAttr) and count.value.data != 1 for count in counts)

@@ -106,6 +106,14 @@ class Tables:
         """The global bytes of each value."""
         return [type_bytes(value.type) for value in self.values]
 
+    def view_of(self, value: SSAValue) -> View | None:
+        """What a value is a view of (itself, if of nothing else); None when it is free."""
+        owner = value.owner
+        if isinstance(owner, Operation) and self.kinds.get(owner) == "free":
+            return None
+        index = self.index_of[value]
+        return self.views.get(index) or View(index, tuple(range(len(self.shapes[index]))))
+
     def phase(self, row: OpRow) -> str:
         return origin_of(row.op).phase.data
 
@@ -147,7 +155,7 @@ def build(program: Program) -> Tables:
         if kind == "view":
             source = view_of(op.operands[0])
             assert source is not None
-            dims = _view_dims(op)
+            dims = view_dims(op)
             assert dims is not None
             views[index_of[op.results[0]]] = View(source.source, tuple(-1 if d < 0 else source.dims[d] for d in dims))
             continue
@@ -175,7 +183,7 @@ def _kind_of(op: Operation, free: set[SSAValue], views: dict[int, View], index_o
         return "free"
     if op.operands and (name in POINTWISE or name in LAYOUT or name == "partir.tag") and free.issuperset(op.operands):
         return "free" if name != "partir.tag" else "follow"
-    if name in LAYOUT and op.operands[0] not in free and _view_dims(op) is not None:
+    if name in LAYOUT and op.operands[0] not in free and view_dims(op) is not None:
         return "view"
     if name == "stablehlo.convert" and index_of[op.operands[0]] in views:
         view = views[index_of[op.operands[0]]]
@@ -184,7 +192,7 @@ def _kind_of(op: Operation, free: set[SSAValue], views: dict[int, View], index_o
     return "follow" if name in FOLLOW else "claim"
 
 
-def _view_dims(op: Operation) -> tuple[int, ...] | None:
+def view_dims(op: Operation) -> tuple[int, ...] | None:
     """For each result dim of a view, the operand dim it is, or -1; None when the op does more than that."""
     before, after = shape_of(op.operands[0].type), shape_of(op.results[0].type)
     if op.name == "stablehlo.convert":

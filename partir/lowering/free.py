@@ -1,0 +1,116 @@
+"""Values made again where they are used: views of a source, and free values (constants, iota, masks) in any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr
+from xdsl.ir import OpResult, SSAValue
+
+from partir.lowering.localise import attributes_of
+from partir.lowering.writer import Writer
+from partir.sharding.layout import DimLayout, Layout, axes_of, is_whole, local_shape, whole
+from partir.sharding.rule import shape_of
+from partir.sharding.tables import Tables, is_splat, view_dims
+
+Slice = Callable[[SSAValue, Layout, Layout], SSAValue]
+"""Cuts a whole tensor to a layout: (tensor, before, after) to the local tensor."""
+
+
+class Remaker:
+    """Makes views and free values in the layout a use wants, each once per layout (and per source, for views)."""
+
+    def __init__(self, writer: Writer, tables: Tables, sizes: tuple[tuple[str, int], ...], cut: Slice) -> None:
+        self.writer = writer
+        self.tables = tables
+        self.sizes = sizes
+        self.cut = cut
+        self.memo: dict[tuple[SSAValue, Layout, SSAValue | None], SSAValue] = {}
+
+    def view(self, value: SSAValue, layout: Layout, source: SSAValue, of: SSAValue) -> SSAValue:
+        """`value`, a view of `of`, in `layout`; `source` is the local tensor of `of` to look at."""
+        if value is of:
+            return source
+        key = (value, layout, source)
+        found = self.memo.get(key)
+        if found is None:
+            assert isinstance(value, OpResult)
+            op = value.op
+            inner = self.view(op.operands[0], self._inward(value, layout), source, of)
+            found = self.memo[key] = self._again(value, layout, [inner])
+        return found
+
+    def _inward(self, value: OpResult, layout: Layout) -> Layout:
+        """The layout of a view's operand, from the layout of its result."""
+        op = value.op
+        dims = view_dims(op)
+        assert dims is not None
+        before = shape_of(op.operands[0].type)
+        inner: list[DimLayout] = [((size, ()),) for size in before]
+        for target, source in enumerate(dims):
+            if source >= 0:
+                inner[source] = layout[target]
+        return tuple(inner)
+
+    def _again(self, value: OpResult, layout: Layout, operands: Sequence[SSAValue]) -> SSAValue:
+        op = value.op
+        shape = local_shape(layout, self.sizes)
+        type_ = value.type if shape_of(value.type) == shape else self.writer.typed(value.type, shape)
+        new = type(op).create(
+            operands=operands, result_types=[type_], properties=dict(op.properties), attributes=attributes_of(op)
+        )
+        self.writer.block.add_op(new)
+        return new.results[0]
+
+    def free(self, value: SSAValue, layout: Layout) -> SSAValue:
+        """A free value in `layout`."""
+        key = (value, layout, None)
+        found = self.memo.get(key)
+        if found is None:
+            assert isinstance(value, OpResult)
+            found = self.memo[key] = self._free(value, layout)
+        return found
+
+    def _free(self, value: OpResult, layout: Layout) -> SSAValue:
+        op = value.op
+        name = op.name
+        if name == "stablehlo.constant":
+            if is_whole(layout) or not is_splat(op):
+                return self._cut(self._again(value, whole(shape_of(value.type)), []), layout)
+            literal = op.properties["value"]
+            assert isinstance(literal, DenseIntOrFPElementsAttr)
+            return self.writer.splat(
+                literal.data.data, self.writer.typed(value.type, local_shape(layout, self.sizes))
+            )
+        if name == "stablehlo.iota":
+            return self._iota(value, layout)
+        dims = view_dims(op) if name.rsplit(".", 1)[-1] in ("reshape", "broadcast_in_dim", "transpose") else None
+        if dims is not None:
+            return self._again(value, layout, [self.free(op.operands[0], self._inward(value, layout))])
+        if name == "stablehlo.reshape":
+            full = self._again(value, whole(shape_of(value.type)), [self.free(op.operands[0], _whole_of(op.operands[0]))])
+            return self._cut(full, layout)
+        operands = [self.free(v, layout if shape_of(v.type) else ()) for v in op.operands]
+        return self._again(value, layout, operands)
+
+    def _iota(self, value: OpResult, layout: Layout) -> SSAValue:
+        """Numbers along a cut dim: the one-dim iota is cut, then broadcast, so that only its dim's length is ever whole."""
+        dim = value.op.properties["iota_dimension"]
+        assert isinstance(dim, IntegerAttr)
+        d = dim.value.data
+        if not axes_of((layout[d],)):
+            return self._again(value, layout, [])
+        size = shape_of(value.type)[d]
+        line = self.writer.make(
+            "iota", [], self.writer.typed(value.type, (size,)), {"iota_dimension": IntegerAttr(0, dim.type)}
+        )
+        line = self.cut(line, whole((size,)), (layout[d],))
+        return self.writer.broadcast(line, [d], local_shape(layout, self.sizes))
+
+    def _cut(self, full: SSAValue, layout: Layout) -> SSAValue:
+        return full if is_whole(layout) else self.cut(full, whole(shape_of(full.type)), layout)
+
+
+def _whole_of(value: SSAValue) -> Layout:
+    return whole(shape_of(value.type))
+

@@ -1,0 +1,220 @@
+"""One op on slices: the same op with local types, its shape-dependent attributes made local, rows picked by index masked.
+
+Shared by the SPMD program (where a device's coordinate says which rows are its own) and by Core IR (where the loop index
+does): the caller hands in how to get a coordinate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.dialects.builtin import DenseArrayBase, IntegerType, TensorType, i32, i64
+from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl_jax.dialects.stablehlo.attributes import ComparisonDirection
+from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
+
+from partir.dialect.sdy import OpShardingRuleAttr
+from partir.lowering.writer import Writer
+from partir.sharding.layout import Axes, Layout, axes_of
+from partir.sharding.rule import shape_of
+
+Coordinate = Callable[[Axes], SSAValue]
+"""Gives the linear coordinate along axes (major first) as a scalar tensor<i32>."""
+
+Shape = tuple[int, ...]
+
+
+def attributes_of(op: Operation) -> dict[str, Attribute]:
+    """What a local op keeps of the global one's attributes: all but the sharding rule, which speaks of global sizes."""
+    if OpShardingRuleAttr.KEY not in op.attributes:
+        return dict(op.attributes)
+    return {key: attr for key, attr in op.attributes.items() if key != OpShardingRuleAttr.KEY}
+
+
+def localise(
+    writer: Writer,
+    op: Operation,
+    operands: Sequence[SSAValue],
+    layouts: Sequence[Layout],
+    results: Sequence[Shape],
+    coordinate: Coordinate,
+    captured: dict[SSAValue, SSAValue],
+) -> list[SSAValue]:
+    """Write `op` on local operands; `layouts` are the operands' layouts, `results` the local shapes of its results."""
+    if isinstance(op, GatherOp) and (axes := _axes_of_rows(op, layouts)):
+        return [_gather(writer, op, operands, results[0], coordinate(axes))]
+    if isinstance(op, ScatterOp) and (axes := _axes_of_rows(op, layouts)):
+        operands = _scatter_indices(writer, op, operands, coordinate(axes))
+    properties = _properties(op, operands)
+    types: list[Attribute] = [
+        r.type if shape_of(r.type) == shape else writer.typed(r.type, shape)
+        for r, shape in zip(op.results, results, strict=True)
+    ]
+    new = type(op).create(
+        operands=operands,
+        result_types=types,
+        properties=properties,
+        attributes=attributes_of(op),
+        regions=[_copy(region, captured) for region in op.regions],
+    )
+    writer.block.add_op(new)
+    return list(new.results)
+
+
+def _copy(region: Region, captured: dict[SSAValue, SSAValue]) -> Region:
+    """A region reading the local stand-ins of what it captured."""
+    new = Region()
+    region.clone_into(new, 0, dict(captured))
+    return new
+
+
+def _properties(op: Operation, operands: Sequence[SSAValue]) -> dict[str, Attribute]:
+    """The properties of the local op: those that count elements of a cut dim are scaled to it."""
+    fix = _FIXES.get(op.name)
+    if fix is None:
+        return dict(op.properties)
+    before = shape_of(op.operands[0].type)
+    after = shape_of(operands[0].type)
+    return dict(op.properties) if before == after else {**op.properties, **fix(op, before, after)}
+
+
+def _ints(op: Operation, name: str) -> list[int]:
+    attr = op.properties[name]
+    assert isinstance(attr, DenseArrayBase)
+    return [int(i) for i in attr.get_values()]
+
+
+def _array(values: Sequence[int]) -> Attribute:
+    return DenseArrayBase.from_list(i64, list(values))
+
+
+def _scaled(op: Operation, names: Sequence[str], before: Shape, after: Shape) -> dict[str, Attribute]:
+    return {
+        name: _array([v * b // a for v, a, b in zip(_ints(op, name), before, after, strict=True)]) for name in names
+    }
+
+
+def _fix_slice(op: Operation, before: Shape, after: Shape) -> dict[str, Attribute]:
+    return _scaled(op, ("start_indices", "limit_indices"), before, after)
+
+
+def _fix_pad(op: Operation, before: Shape, after: Shape) -> dict[str, Attribute]:
+    return _scaled(op, ("edge_padding_low", "edge_padding_high"), before, after)
+
+
+def _fix_window(op: Operation, before: Shape, after: Shape) -> dict[str, Attribute]:
+    sizes = _ints(op, "slice_sizes")
+    return {
+        "slice_sizes": _array([b if v == a else v for v, a, b in zip(sizes, before, after, strict=True)])
+    }
+
+
+_FIXES: dict[str, Callable[[Operation, Shape, Shape], dict[str, Attribute]]] = {
+    "stablehlo.slice": _fix_slice,
+    "stablehlo.pad": _fix_pad,
+    "stablehlo.dynamic_slice": _fix_window,
+    "stablehlo.gather": _fix_window,
+}
+"""Ops with properties in elements of a dim, by what makes them local."""
+
+
+def _row_dim(op: GatherOp | ScatterOp) -> int | None:
+    """The one dim whose rows an op picks by index, if it is one."""
+    if isinstance(op, GatherOp):
+        dims = op.dimension_numbers.start_index_map
+    else:
+        dims = op.scatter_dimension_numbers.scatter_dims_to_operand_dims
+    return dims.data[0].value.data if len(dims) == 1 else None
+
+
+def _axes_of_rows(op: GatherOp | ScatterOp, layouts: Sequence[Layout]) -> Axes:
+    """The axes over which the picked rows are cut."""
+    dim = _row_dim(op)
+    if dim is None or not axes_of((layouts[0][dim],)):
+        return ()
+    (segment,) = layouts[0][dim]
+    return segment[1]
+
+
+def _signed(writer: Writer, indices: SSAValue) -> SSAValue:
+    """Indices in a type that can go below zero and up to any row."""
+    assert isinstance(indices.type, TensorType)
+    element = indices.type.element_type
+    assert isinstance(element, IntegerType)
+    return writer.convert(indices, i64 if element.width.data >= 32 and element != i32 else i32)
+
+
+def _own_rows(
+    writer: Writer, indices: SSAValue, rows: int, coordinate: SSAValue, *, clamp_to: int | None
+) -> SSAValue:
+    """Row numbers counted from this device's first row (negative or too large for rows of others)."""
+    indices = _signed(writer, indices)
+    if clamp_to is not None:
+        low, high = writer.number(0, indices.type), writer.number(clamp_to, indices.type)
+        indices = writer.binary("minimum", writer.binary("maximum", indices, low), high)
+    assert isinstance(indices.type, TensorType)
+    first = writer.convert(coordinate, indices.type.element_type)
+    first = writer.binary("multiply", first, writer.number(rows, first.type))
+    return writer.binary("subtract", indices, writer.broadcast(first, (), shape_of(indices.type)))
+
+
+def _gather(
+    writer: Writer,
+    op: GatherOp,
+    operands: Sequence[SSAValue],
+    result: Shape,
+    coordinate: SSAValue,
+) -> SSAValue:
+    """Rows picked out of a cut table: each device picks those it has, and zeros for the others; their sum is the result.
+
+    before   %y = gather %table, %i
+    after    %own = %i - coordinate * rows ; %y = select(0 <= %own < rows, gather %table_local, clamp(%own), 0)   : pending add
+    """
+    dim = _row_dim(op)
+    assert dim is not None
+    table, indices = operands
+    rows, all_rows = shape_of(table.type)[dim], shape_of(op.operands[0].type)[dim]
+    own = _own_rows(writer, indices, rows, coordinate, clamp_to=all_rows - 1)
+    zero, last = writer.number(0, own.type), writer.number(rows - 1, own.type)
+    mine = writer.binary(
+        "and", writer.compare(ComparisonDirection.GE, own, zero), writer.compare(ComparisonDirection.LE, own, last)
+    )
+    own = writer.binary("minimum", writer.binary("maximum", own, zero), last)
+    properties = _properties(op, operands)
+    picked = type(op).create(
+        operands=[table, own],
+        result_types=[writer.typed(op.results[0].type, result)],
+        properties=properties,
+        attributes=attributes_of(op),
+    )
+    writer.block.add_op(picked)
+    numbers = op.dimension_numbers
+    vector = numbers.index_vector_dim.value.data
+    batch = [n for i, n in enumerate(shape_of(mine.type)) if i != vector]
+    mine = writer.reshape(mine, tuple(batch))
+    offsets = {d.value.data for d in numbers.offset_dims}
+    mine = writer.broadcast(mine, [d for d in range(len(result)) if d not in offsets], result)
+    return writer.select(mine, picked.results[0], writer.zeros(picked.results[0].type))
+
+
+def _scatter_indices(
+    writer: Writer, op: ScatterOp, operands: Sequence[SSAValue], coordinate: SSAValue
+) -> list[SSAValue]:
+    """Updates of rows of a cut table: each device takes those of its own rows; the others point out of range and are dropped.
+
+    before   %y = scatter %table, %i, %u
+    after    %y = scatter %table_local, %i - coordinate * rows, %u
+    """
+    dim = _row_dim(op)
+    assert dim is not None
+    count = len(op.results)
+    rows = shape_of(operands[0].type)[dim]
+    own = _own_rows(writer, operands[count], rows, coordinate, clamp_to=None)
+    return [*operands[:count], own, *operands[count + 1 :]]
+
+
+def mask(writer: Writer, value: SSAValue, coordinate: SSAValue, neutral: int) -> SSAValue:
+    """A whole value that must count once: itself on the first device along the axes, the neutral element on the others."""
+    first = writer.compare(ComparisonDirection.EQ, coordinate, writer.number(0, coordinate.type))
+    other = writer.zeros(value.type) if neutral == 0 else writer.number(neutral, value.type)
+    return writer.select(first, value, other)

@@ -1,0 +1,228 @@
+"""Plan to SPMD: write each op on its slices, each reshard and settlement where the plan put it, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from partir.dialect.core import BarrierOp, OriginAttr, TileAttr
+from partir.dialect.sdy import MeshAttr, MeshOp, TensorShardingAttr
+from partir.dialect.spmd import (
+    AllGatherOp,
+    AllReduceOp,
+    AllSliceOp,
+    AllToAllOp,
+    AxesAttr,
+    CoordinateOp,
+    ReduceScatterOp,
+)
+from partir.lowering.free import Remaker
+from partir.lowering.localise import localise, mask
+from partir.lowering.writer import Writer
+from partir.sharding.layout import Axes, Layout, local_shape, spec_of, whole
+from partir.sharding.plan import Plan, Reshard
+from partir.sharding.reshard import Place, Step, between
+from partir.sharding.rule import shape_of
+from partir.sharding.tables import OpRow, View
+
+IDENTITIES = frozenset({"sdy.sharding_constraint", "partir.tag"})
+"""Ops that say something about a value and compute nothing."""
+
+
+def to_spmd(plan: Plan) -> ModuleOp:
+    """The device-local program of a plan: `main` on local shapes, with collectives over axis names."""
+    return _Lowering(plan).run()
+
+
+class _Lowering:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.tables = plan.assignment.structure.tables
+        self.sizes = plan.assignment.mesh.axes
+        self.by_axis = plan.assignment.mesh.shape
+        arguments = self.tables.values[: self.tables.argument_count]
+        self.block = Block()
+        self.writer = Writer(self.block)
+        types = [
+            self.writer.typed(value.type, local_shape(layout, self.sizes)) if shape_of(value.type) else value.type
+            for value, layout in zip(arguments, plan.arguments, strict=True)
+        ]
+        for type_ in types:
+            self.block.insert_arg(type_, len(self.block.args))
+        self.remaker = Remaker(self.writer, self.tables, self.sizes, self.cut)
+        self.current: dict[int, SSAValue] = {}
+        self.moved: dict[int, SSAValue] = {}
+        self.instead: dict[tuple[int, int], SSAValue] = {}
+        self.coordinates: dict[Axes, SSAValue] = {}
+
+    def run(self) -> ModuleOp:
+        plan = self.plan
+        for argument, value in enumerate(self.block.args):
+            self.current[argument] = self.cut(value, plan.arguments[argument], plan.entries[argument])
+        for position, row in enumerate(self.tables.rows):
+            self.writer.origin = row.op.attributes.get(OriginAttr.KEY)
+            self.row(position, row)
+        self.writer.origin = None
+        returned = [self.result(r, view) for r, view in enumerate(self.tables.outputs)]
+        self.block.add_op(ReturnOp(*returned))
+        function = FuncOp(
+            "main",
+            ([a.type for a in self.block.args], [v.type for v in returned]),
+            Region(self.block),
+            "public",
+            arg_attrs=self.shardings(plan.arguments),
+            res_attrs=self.shardings(plan.outputs),
+        )
+        return ModuleOp([MeshOp("mesh", MeshAttr.of(plan.assignment.mesh)), function])
+
+    def shardings(self, layouts: Sequence[Layout]) -> ArrayAttr[DictionaryAttr]:
+        found: list[DictionaryAttr] = []
+        for layout in layouts:
+            entries = [() if e is None else (e,) if isinstance(e, str) else e for e in spec_of(layout)]
+            entries += [()] * (len(layout) - len(entries))
+            found.append(DictionaryAttr({"sdy.sharding": TensorShardingAttr.of("mesh", entries)}))
+        return ArrayAttr(found)
+
+    def row(self, position: int, row: OpRow) -> None:
+        row_plan = self.plan.rows[position]
+        for slot, view in enumerate(row.operands):
+            if view is not None:
+                self.bring(position, slot, row)
+        operands = [
+            self.operand(position, slot, view, row.op.operands[slot], row_plan.operands[slot])
+            for slot, view in enumerate(row.operands)
+        ]
+        for m in row_plan.masks:
+            operands[m.slot] = mask(self.writer, operands[m.slot], self.coordinate(m.axes), 0 if m.kind == "add" else 1)
+        if row.op.name in IDENTITIES:
+            results = operands[:1]
+        else:
+            shapes = [local_shape(layout, self.sizes) for layout in row_plan.results]
+            captured = self.captured(position, row) if row.op.regions else {}
+            results = localise(
+                self.writer, row.op, operands, row_plan.operands, shapes, self.coordinate, captured
+            )
+        for value, result in zip(row.results, results, strict=True):
+            settlement = self.plan.settlements.get(value)
+            if settlement is not None:
+                result = self.collectives(result, settlement.steps)
+            self.current[value] = result
+
+    def captured(self, position: int, row: OpRow) -> dict[SSAValue, SSAValue]:
+        """Outer values that the regions of an op read, whole."""
+        found: dict[SSAValue, SSAValue] = {}
+        for region in row.op.regions:
+            for op in region.walk():
+                for value in op.operands:
+                    index = self.tables.index_of.get(value)
+                    if index is None or value in found:
+                        continue
+                    view = self.tables.view_of(value)
+                    layout = whole(shape_of(value.type))
+                    slot = -1 if view is None else -1 - view.source
+                    found[value] = self.operand(position, slot, view, value, layout)
+        return found
+
+    def operand(self, position: int, slot: int, view: View | None, value: SSAValue, layout: Layout) -> SSAValue:
+        """The local tensor an op reads: made again where it is free, brought where it is owed, looked at through views."""
+        if view is None:
+            return self.remaker.free(value, layout)
+        source = self.instead.get((position, view.source))
+        key = self.plan.uses.get((position, slot))
+        if key is not None:
+            source = self.reshard(self.plan.reshards[key], position, None)
+        elif source is None:
+            source = self.current[view.source]
+        return self.remaker.view(value, layout, source, self.tables.values[view.source])
+
+    def bring(self, position: int, slot: int, row: OpRow) -> None:
+        """Make the reshards of a row's operands, all before the row."""
+        key = self.plan.uses.get((position, slot))
+        if key is not None:
+            self.reshard(self.plan.reshards[key], position, row)
+
+    def reshard(self, reshard: Reshard, position: int, row: OpRow | None) -> SSAValue:
+        found = self.moved.get(id(reshard))
+        if found is None:
+            value = self.current[reshard.value]
+            if reshard.barrier and row is not None:
+                value = self.barrier(value, position, row)
+            found = self.moved[id(reshard)] = self.collectives(value, reshard.steps)
+        return found
+
+    def barrier(self, value: SSAValue, position: int, row: OpRow) -> SSAValue:
+        """Tie a gather to the phase that reads it: XLA would merge it with the same gather of another phase, and keep the
+        gathered tensor alive in between.
+
+        before   %g = all_gather %w                                       (in forward and in backward)
+        after    %s, %dy' = barrier %w, %dy ; %g = all_gather %s          (in backward; its op reads %dy')
+        """
+        for view in row.operands:
+            if view is None or self.tables.of_state_alone[view.source]:
+                continue
+            other = self.instead.get((position, view.source), self.current[view.source])
+            tied = BarrierOp(value, other)
+            self.writer.add(tied)
+            self.instead[position, view.source] = tied.results[1]
+            return tied.results[0]
+        tied = BarrierOp(value)
+        self.writer.add(tied)
+        return tied.results[0]
+
+    def result(self, result: int, view: View | None) -> SSAValue:
+        value = self.returned[result]
+        return self.operand(-1 - result, 0, view, value, self.plan.outputs[result])
+
+    @property
+    def returned(self) -> Sequence[SSAValue]:
+        last = self.tables.program.body.last_op
+        assert last is not None
+        return last.operands
+
+    def cut(self, value: SSAValue, before: Layout, after: Layout) -> SSAValue:
+        return self.collectives(value, between(before, after, self.sizes)) if before != after else value
+
+    def coordinate(self, axes: Axes) -> SSAValue:
+        found = self.coordinates.get(axes)
+        if found is None:
+            op = CoordinateOp(self.axes(axes))
+            first = self.block.first_op
+            if first is None:
+                self.block.add_op(op)
+            else:
+                self.block.insert_op_before(op, first)
+            found = self.coordinates[axes] = op.results[0]
+        return found
+
+    def axes(self, axes: Axes) -> AxesAttr:
+        return AxesAttr.of([(axis, self.by_axis[axis]) for axis in axes])
+
+    def collectives(self, value: SSAValue, steps: Sequence[Step]) -> SSAValue:
+        for step in steps:
+            value = self.writer.add(_collective(value, step, self.axes(step.axes))).results[0]
+        return value
+
+
+def _collective(value: SSAValue, step: Step, axes: AxesAttr) -> Operation:
+    if step.kind == "all_reduce":
+        assert step.reduction is not None
+        return AllReduceOp(value, step.reduction, axes)
+    assert step.place is not None
+    tile = _tile(step.place)
+    if step.kind == "all_gather":
+        return AllGatherOp(value, tile, axes)
+    if step.kind == "all_slice":
+        return AllSliceOp(value, tile, axes)
+    if step.kind == "reduce_scatter":
+        assert step.reduction is not None
+        return ReduceScatterOp(value, step.reduction, tile, axes)
+    assert step.target is not None
+    return AllToAllOp(value, tile, _tile(step.target), axes)
+
+
+def _tile(place: Place) -> TileAttr:
+    return TileAttr.of(place.dim, place.outer)
+

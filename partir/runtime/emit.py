@@ -1,0 +1,324 @@
+"""SPMD IR to MLIR: each op through jaxlib's bindings, collectives as StableHLO with replica groups, locations kept.
+
+The result is text that any MLIR context of jaxlib parses; it is made once per program and merged into whatever module JAX
+lowers. Channels are numbered from 1; `Local.channels` says how many there are, so that the merger can renumber them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func as func_dialect
+from jax.extend.mlir.dialects import stablehlo as hlo
+from jax.interpreters.mlir import make_ir_context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from partir.dialect.core import BarrierOp, OriginAttr
+from partir.dialect.sdy import OpShardingRuleAttr
+from partir.dialect.spmd import (
+    AllGatherOp,
+    AllReduceOp,
+    AllSliceOp,
+    AllToAllOp,
+    AxesAttr,
+    CollectivePermuteOp,
+    CoordinateOp,
+    ReduceScatterOp,
+)
+from partir.dialect.text import attribute_text
+from partir.errors import IRError, word
+from partir.mesh import Mesh
+
+COMBINERS = {
+    "add": hlo.AddOp,
+    "mul": hlo.MulOp,
+    "max": hlo.MaxOp,
+    "min": hlo.MinOp,
+    "and": hlo.AndOp,
+    "or": hlo.OrOp,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """A device-local program as MLIR text, with the number of channels its collectives use."""
+
+    text: str
+    channels: int
+
+
+def emit(module: ModuleOp, mesh: Mesh) -> Local:
+    """Write an SPMD module (or any device-local StableHLO module) for the devices of `mesh`."""
+    context = make_ir_context()
+    with context, ir.Location.unknown(context):
+        return _Emitter(mesh).run(module)
+
+
+def main_of(module: ModuleOp) -> FuncOp:
+    """The `main` function of a module."""
+    for op in module.body.block.ops:
+        if isinstance(op, FuncOp) and op.sym_name.data == "main":
+            return op
+    raise IRError(word("the module has no function @main"))
+
+
+class _Emitter:
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.attributes: dict[int, tuple[Any, Attribute]] = {}
+        self.types: dict[int, tuple[Any, Attribute]] = {}
+        self.groups: dict[tuple[str, ...], Any] = {}
+        self.locations: dict[int, tuple[Any, Attribute]] = {}
+        self.channel = 0
+        self.values: dict[SSAValue, Any] = {}
+        self.unknown = ir.Location.unknown()
+        self.writers: dict[type[Operation], Callable[[Any, Any], Any]] = {
+            AllReduceOp: self.all_reduce,
+            AllGatherOp: self.all_gather,
+            AllSliceOp: self.all_slice,
+            ReduceScatterOp: self.reduce_scatter,
+            AllToAllOp: self.all_to_all,
+            CollectivePermuteOp: self.permute,
+            CoordinateOp: self.coordinate_op,
+        }
+
+    def run(self, module: ModuleOp) -> Local:
+        function = main_of(module)
+        block = function.body.blocks[0]
+        target = ir.Module.create()
+        returned = block.last_op
+        assert isinstance(returned, ReturnOp)
+        with ir.InsertionPoint(target.body):
+            inputs = [self.type(a.type) for a in block.args]
+            outputs = [self.type(v.type) for v in returned.operands]
+            made = func_dialect.FuncOp("main", ir.FunctionType.get(inputs, outputs))
+            entry = made.add_entry_block()
+        with ir.InsertionPoint(entry):
+            self.values.update(zip(block.args, entry.arguments, strict=True))
+            self.block(block)
+        target.operation.verify()
+        return Local(target.operation.get_asm(enable_debug_info=True), self.channel)
+
+    def block(self, block: Block) -> None:
+        values = self.values
+        for op in block.ops:
+            location = self.location(op)
+            if isinstance(op, ReturnOp):
+                func_dialect.ReturnOp([values[v] for v in op.operands], loc=location)
+                continue
+            writer = self.writers.get(type(op))
+            if writer is not None:
+                with location:
+                    values[op.results[0]] = writer(op, values[op.operands[0]] if op.operands else None)
+                continue
+            name = "stablehlo.optimization_barrier" if isinstance(op, BarrierOp) else op.name
+            new = ir.Operation.create(
+                name,
+                results=[self.type(r.type) for r in op.results],
+                operands=[values[v] for v in op.operands],
+                attributes=self.attributes_of(op),
+                regions=len(op.regions),
+                loc=location,
+            )
+            for region, made in zip(op.regions, new.regions, strict=True):
+                for inner in region.blocks:
+                    arguments = [self.type(a.type) for a in inner.args]
+                    copy = made.blocks.append(*arguments)
+                    values.update(zip(inner.args, copy.arguments, strict=True))
+                    with ir.InsertionPoint(copy):
+                        self.block(inner)
+            if op.results:
+                values.update(zip(op.results, new.results, strict=True))
+
+    def attributes_of(self, op: Operation) -> dict[str, Any]:
+        found = {name: self.attribute(attr) for name, attr in op.properties.items()}
+        for name, attr in op.attributes.items():
+            if name not in (OriginAttr.KEY, OpShardingRuleAttr.KEY):
+                found[name] = self.attribute(attr)
+        return found
+
+    def attribute(self, attr: Attribute) -> Any:
+        found = self.attributes.get(id(attr))
+        if found is None:
+            found = self.attributes[id(attr)] = (ir.Attribute.parse(attribute_text(attr)), attr)
+        return found[0]
+
+    def type(self, type_: Attribute) -> Any:
+        found = self.types.get(id(type_))
+        if found is None:
+            found = self.types[id(type_)] = (ir.Type.parse(attribute_text(type_)), type_)
+        return found[0]
+
+    def location(self, op: Operation) -> Any:
+        """`scope/op` at the source line, as JAX itself would say, so that profilers speak the user's names."""
+        attr = op.attributes.get(OriginAttr.KEY)
+        if not isinstance(attr, OriginAttr):
+            return self.unknown
+        found = self.locations.get(id(attr))
+        if found is None:
+            file, _, line = attr.source.data.rpartition(":")
+            place = ir.Location.file(file, int(line), 0) if line.isdigit() else self.unknown
+            scope = attr.scope.data or "main"
+            name = scope if attr.phase.data == "forward" else f"{attr.phase.data}({scope})"
+            found = self.locations[id(attr)] = (ir.Location.name(f"{name}/{op.name.rsplit('.', 1)[-1]}", place), attr)
+        return found[0]
+
+    def group(self, axes: AxesAttr) -> dict[str, Any]:
+        """Replica groups, a channel of its own, and global device numbers: what every collective needs."""
+        found = self.groups.get(axes.names)
+        if found is None:
+            groups = np.array(self.mesh.replica_groups(axes.names), dtype=np.int64)
+            found = self.groups[axes.names] = ir.DenseElementsAttr.get(groups)
+        return {"replica_groups": found, "channel_handle": self.handle()}
+
+    def handle(self) -> Any:
+        self.channel += 1
+        return ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {self.channel}, type = 1>")
+
+    def combiner(self, operation: Any, kind: str, element: Any) -> None:
+        scalar = ir.RankedTensorType.get([], element)
+        block = operation.regions[0].blocks.append(scalar, scalar)
+        with ir.InsertionPoint(block):
+            hlo.ReturnOp([COMBINERS[kind](*block.arguments).result])
+
+    def all_reduce(self, op: AllReduceOp, x: Any) -> Any:
+        made = ir.Operation.create(
+            "stablehlo.all_reduce",
+            results=[x.type],
+            operands=[x],
+            attributes=self.group(op.axes) | {"use_global_device_ids": ir.UnitAttr.get()},
+            regions=1,
+        )
+        self.combiner(made, op.kind.data.value, ir.RankedTensorType(x.type).element_type)
+        return made.results[0]
+
+    def all_gather(self, op: AllGatherOp, x: Any) -> Any:
+        dim, outer = op.tile.position, op.tile.outer_size
+        return self.blocked(x, op.result, [(dim, outer)], lambda y, shape, dims: ir.Operation.create(
+            "stablehlo.all_gather",
+            results=[self.shaped(y, [n * op.axes.total if i == dims[0] else n for i, n in enumerate(shape)])],
+            operands=[y],
+            attributes=self.group(op.axes) | {"all_gather_dim": _i64(dims[0]), "use_global_device_ids": ir.UnitAttr.get()},
+        ))  # fmt: skip
+
+    def reduce_scatter(self, op: ReduceScatterOp, x: Any) -> Any:
+        dim, outer = op.tile.position, op.tile.outer_size
+
+        def make(y: Any, shape: list[int], dims: list[int]) -> Any:
+            made = ir.Operation.create(
+                "stablehlo.reduce_scatter",
+                results=[self.shaped(y, [n // op.axes.total if i == dims[0] else n for i, n in enumerate(shape)])],
+                operands=[y],
+                attributes=self.group(op.axes)
+                | {"scatter_dimension": _i64(dims[0]), "use_global_device_ids": ir.UnitAttr.get()},
+                regions=1,
+            )
+            self.combiner(made, op.kind.data.value, ir.RankedTensorType(y.type).element_type)
+            return made
+
+        return self.blocked(x, op.result, [(dim, outer)], make)
+
+    def all_to_all(self, op: AllToAllOp, x: Any) -> Any:
+        cuts = [(op.source.position, op.source.outer_size), (op.target.position, op.target.outer_size)]
+        total = op.axes.total
+
+        def make(y: Any, shape: list[int], dims: list[int]) -> Any:
+            grown, cut = dims
+            result = list(shape)
+            result[grown] *= total
+            result[cut] //= total
+            return ir.Operation.create(
+                "stablehlo.all_to_all",
+                results=[self.shaped(y, result)],
+                operands=[y],
+                attributes=self.group(op.axes)
+                | {"split_dimension": _i64(cut), "concat_dimension": _i64(grown), "split_count": _i64(total)},
+            )
+
+        return self.blocked(x, op.result, cuts, make)
+
+    def permute(self, op: CollectivePermuteOp, x: Any) -> Any:
+        groups = self.mesh.replica_groups(op.axes.names)
+        pairs = [[group[a], group[b]] for group in groups for a, b in op.source_target_pairs]
+        made = ir.Operation.create(
+            "stablehlo.collective_permute",
+            results=[x.type],
+            operands=[x],
+            attributes={
+                "source_target_pairs": ir.DenseElementsAttr.get(np.array(pairs, dtype=np.int64)),
+                "channel_handle": self.handle(),
+            },
+        )
+        return made.results[0]
+
+    def all_slice(self, op: AllSliceOp, x: Any) -> Any:
+        total = op.axes.total
+        index = self.coordinate(op.axes)
+
+        def make(y: Any, shape: list[int], dims: list[int]) -> Any:
+            (dim,) = dims
+            size = shape[dim] // total
+            zero = _constant(0)
+            start = hlo.MulOp(index, _constant(size)).result
+            sizes = [size if i == dim else n for i, n in enumerate(shape)]
+            return hlo.DynamicSliceOp(
+                y, [start if i == dim else zero for i in range(len(shape))], ir.DenseI64ArrayAttr.get(sizes)
+            )
+
+        return self.blocked(x, op.result, [(op.tile.position, op.tile.outer_size)], make)
+
+    def coordinate_op(self, op: CoordinateOp, _: Any) -> Any:
+        return self.coordinate(op.axes)
+
+    def coordinate(self, axes: AxesAttr) -> Any:
+        """The linear coordinate along axes, as tensor<i32>: digits of the device's number in the mesh."""
+        scalar = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+        device = hlo.ConvertOp(scalar, hlo.PartitionIdOp().result).result
+        total = None
+        for name, size in zip(axes.names, axes.sizes, strict=True):
+            digit = hlo.RemOp(hlo.DivOp(device, _constant(self.mesh.stride_of(name))).result, _constant(size)).result
+            total = digit if total is None else hlo.AddOp(hlo.MulOp(total, _constant(size)).result, digit).result
+        return total
+
+    def blocked(
+        self, x: Any, result: SSAValue, cuts: Sequence[tuple[int, int]], make: Callable[[Any, list[int], list[int]], Any]
+    ) -> Any:
+        """Do `make` on dims that lie inside larger ones: split them off, do it, and merge them back.
+
+        `cuts` are (dim, outer) pairs; a dim with outer > 1 is seen as [outer, dim / outer], and `make` is told where the
+        inner part is.
+        """
+        shape = list(ir.RankedTensorType(x.type).shape)
+        if all(outer == 1 for _, outer in cuts):
+            return make(x, shape, [dim for dim, _ in cuts]).results[0]
+        edges: dict[int, list[int]] = {}
+        for dim, outer in cuts:
+            edges.setdefault(dim, []).append(outer)
+        split: list[int] = []
+        where: dict[tuple[int, int], int] = {}
+        for dim, size in enumerate(shape):
+            outers = sorted({1, *edges.get(dim, [])})
+            for k, outer in enumerate(outers):
+                where[dim, outer] = len(split)
+                inner = outers[k + 1] if k + 1 < len(outers) else size
+                split.append(inner // outer)
+        y = hlo.ReshapeOp(self.shaped(x, split), x).result
+        y = make(y, split, [where[cut] for cut in cuts]).results[0]
+        return hlo.ReshapeOp(self.type(result.type), y).result
+
+    def shaped(self, x: Any, shape: Sequence[int]) -> Any:
+        return ir.RankedTensorType.get(list(shape), ir.RankedTensorType(x.type).element_type)
+
+
+def _i64(value: int) -> Any:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def _constant(value: int) -> Any:
+    return hlo.ConstantOp(ir.DenseElementsAttr.get(np.array(value, dtype=np.int32))).result

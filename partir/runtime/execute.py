@@ -1,0 +1,251 @@
+"""From a device-local program to a JAX function: a primitive inside `shard_map` inside `jit`, on the user's own mesh.
+
+The jitted body reshards what it is given and enters `shard_map`; so one function serves every axis type, every kind of
+argument and every context, donates, lowers ahead of time, and inlines under an outer jit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func as func_dialect
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from partir.errors import MeshError, TransformError, word
+from partir.frontend.trace import Host, Trees
+from partir.mesh import Mesh
+from partir.program import Program
+from partir.runtime.emit import Local
+from partir.sharding.layout import Layout, spec_of
+
+_call_p = Primitive("partir_call")
+_call_p.multiple_results = True
+
+
+@dataclass(frozen=True, eq=False)
+class Callee:
+    """What the primitive carries: the local program, the types it returns, its host callbacks, the user's function name."""
+
+    local: Local
+    out: tuple[Any, ...]
+    host: Host
+    name: str
+
+
+@_call_p.def_abstract_eval
+def _abstract(*_: Any, callee: Callee) -> Any:
+    return list(callee.out)
+
+
+def _lower(ctx: Any, *args: Any, callee: Callee) -> Any:
+    module_context = ctx.module_context
+    sub = ir.Module.parse(callee.local.text)
+    _renumber(sub, [module_context.new_channel() for _ in range(callee.local.channels)])
+    _rebase_callbacks(sub, module_context, callee.host)
+    name = mlir.merge_mlir_modules(
+        module_context.module, "partir_local", sub, dst_symtab=module_context.symbol_table
+    )
+    made = module_context.symbol_table[name]
+    call = func_dialect.CallOp(made.type.results, ir.FlatSymbolRefAttr.get(name), args)
+    return call.results
+
+
+def _renumber(module: Any, channels: Sequence[int]) -> None:
+    """Give the collectives channels that are free in the module they are merged into."""
+    if list(channels) == list(range(1, len(channels) + 1)):
+        return
+    numbers = iter(channels)
+
+    def visit(op: Any) -> Any:
+        if "channel_handle" in op.attributes:
+            handle = f"#stablehlo.channel_handle<handle = {next(numbers)}, type = 1>"
+            op.attributes["channel_handle"] = ir.Attribute.parse(handle)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+def _rebase_callbacks(module: Any, module_context: Any, host: Host) -> None:
+    """Host callbacks are found by their index in a list beside the module: append the program's own, and point there."""
+    if not host.callbacks:
+        return
+    base = len(module_context.host_callbacks)
+    module_context.host_callbacks.extend(host.callbacks)
+    module_context.add_keepalive(host)
+
+    def visit(op: Any) -> Any:
+        if op.name == "stablehlo.custom_call" and "mhlo.backend_config" in op.attributes:
+            config = ir.DictAttr(op.attributes["mhlo.backend_config"])
+            if "index" in config:
+                index = ir.IntegerAttr(config["index"])
+                entries = {item.name: item.attr for item in config}
+                entries["index"] = ir.IntegerAttr.get(index.type, index.value + base)
+                op.attributes["mhlo.backend_config"] = ir.DictAttr.get(entries)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+mlir.register_lowering(_call_p, _lower)
+
+
+def _refuse(what: str, instead: str) -> Callable[..., Any]:
+    def rule(*_: Any, callee: Callee, **__: Any) -> Any:
+        raise TransformError(
+            word(
+                f"cannot take {what} of the partitioned function {callee.name}",
+                why="it is compiled to a program per device, which JAX cannot transform any more",
+                hint=f"{instead} the plain function and partition the result: partir.jit({instead.split()[0]}(f), ...)",
+            )
+        )
+
+    return rule
+
+
+ad.primitive_jvps[_call_p] = _refuse("a gradient", "jax.grad of")
+batching.primitive_batchers[_call_p] = _refuse("vmap", "jax.vmap of")
+
+
+def concrete_mesh(mesh: Any) -> jax.sharding.Mesh:
+    """The devices of a mesh: its own, else the first of this process's platform. Raises MeshError when there are too few."""
+    if isinstance(mesh, jax.sharding.Mesh):
+        return mesh
+    logical = Mesh.of(mesh)
+    devices = jax.devices()
+    if logical.size > len(devices):
+        sizes = " x ".join(f"{name}={size}" for name, size in logical.axes)
+        raise MeshError(
+            word(
+                f"the mesh {sizes} needs {logical.size} devices",
+                why=f"there are {len(devices)} {devices[0].platform} devices",
+                hint="plan, report and verify need none; to run on virtual devices set "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={logical.size} before jax starts",
+            )
+        )
+    types = getattr(mesh, "axis_types", None) or (jax.sharding.AxisType.Auto,) * len(logical.axes)
+    shape = tuple(size for _, size in logical.axes)
+    grid = np.array(devices[: logical.size]).reshape(shape)
+    return jax.sharding.Mesh(grid, logical.names, axis_types=types)
+
+
+@dataclass(frozen=True, eq=False)
+class Executable:
+    """A program ready to run: `local` on the devices of `mesh`, arguments and results laid as said."""
+
+    program: Program
+    local: Local
+    mesh: jax.sharding.Mesh
+    arguments: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    compiler_options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def trees(self) -> Trees:
+        trees = self.program.trees
+        assert isinstance(trees, Trees)
+        return trees
+
+    @property
+    def in_specs(self) -> list[PartitionSpec]:
+        return [PartitionSpec(*spec_of(layout)) for layout in self.arguments]
+
+    @property
+    def out_specs(self) -> list[PartitionSpec]:
+        return [PartitionSpec(*spec_of(layout)) for layout in self.results]
+
+    @cached_property
+    def in_shardings(self) -> list[NamedSharding]:
+        return [NamedSharding(self.mesh, spec) for spec in self.in_specs]
+
+    @cached_property
+    def out_avals(self) -> tuple[Any, ...]:
+        """Local types of the results."""
+        sizes = Mesh.of(self.mesh).axes
+        from partir.sharding.layout import local_shape
+
+        return tuple(
+            ShapedArray(local_shape(layout, sizes), _dtype(leaf.dtype))
+            for layout, leaf in zip(self.results, self.program.signature.results, strict=True)
+        )
+
+    def body(self, *flat: Any) -> list[Any]:
+        """The function itself, on flat arguments."""
+        flat = (*flat, *self.program.constants)
+        callee = Callee(self.local, self.out_avals, self.program.host or Host(), self.program.name)
+        placed = [jax.sharding.reshard(x, sharding) for x, sharding in zip(flat, self.in_shardings, strict=True)]
+        return jax.shard_map(
+            lambda *xs: _call_p.bind(*xs, callee=callee),
+            mesh=self.mesh,
+            in_specs=tuple(self.in_specs),
+            out_specs=self.out_specs,
+            check_vma=False,
+        )(*placed)
+
+    @cached_property
+    def jitted(self) -> Any:
+        """The jitted function, with the user's pytrees (static arguments left out) and donation."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            flat = jax.tree.leaves((args, kwargs))
+            return jax.tree.unflatten(self.trees.results, self.body(*flat))
+
+        call.__name__ = call.__qualname__ = self.program.name
+        numbers, names = self._donated()
+        options = dict(self.compiler_options)
+        return jax.jit(
+            call,
+            donate_argnums=numbers,
+            donate_argnames=names,
+            keep_unused=True,
+            compiler_options=options or None,
+        )
+
+    def _donated(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Positions and names of donated arguments: an argument is donated when its leaves are."""
+        flags = [leaf.donated for leaf in self.program.signature.arguments]
+        args, kwargs = jax.tree.unflatten(self.trees.arguments, flags[: self.trees.arguments.num_leaves])
+        numbers = tuple(i for i, arg in enumerate(args) if any(jax.tree.leaves(arg)))
+        names = tuple(name for name, arg in kwargs.items() if any(jax.tree.leaves(arg)))
+        return numbers, names
+
+    def place(self, flat: Sequence[Any]) -> list[Any]:
+        """Arguments where they belong; tracers of an outer jit are left to it."""
+        placed: list[Any] = []
+        for x, sharding in zip(flat, self.in_shardings, strict=False):
+            if isinstance(x, jax.core.Tracer) or (isinstance(x, jax.Array) and x.sharding == sharding):
+                placed.append(x)
+            else:
+                placed.append(jax.device_put(x, sharding))
+        return placed
+
+    def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run on the user's arguments (static ones left out)."""
+        flat, tree = jax.tree.flatten((tuple(args), kwargs))
+        args, kwargs = jax.tree.unflatten(tree, self.place(flat))
+        return self.jitted(*args, **kwargs)
+
+    def lower(self) -> Any:
+        """The `jax.stages.Lowered` of the function, for arguments that lie as planned."""
+        leaves = self.program.signature.arguments[: self.trees.arguments.num_leaves]
+        shapes = [
+            jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf.dtype), sharding=sharding)
+            for leaf, sharding in zip(leaves, self.in_shardings, strict=False)
+        ]
+        args, kwargs = jax.tree.unflatten(self.trees.arguments, shapes)
+        return self.jitted.lower(*args, **kwargs)
+
+
+def _dtype(name: str) -> Any:
+    """A dtype by name, random-key types included."""
+    if name.startswith("key<"):
+        return jax.random.key(0, impl={"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}[name[4:-1]]).dtype
+    return jax.dtypes.canonicalize_dtype(name) if name.startswith(("int", "uint", "float", "complex")) else np.dtype(name)

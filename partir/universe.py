@@ -1,0 +1,45 @@
+"""The xDSL plug-in (entry point `xdsl.universe`): our dialects and passes for `xdsl-opt` and `partir opt`.
+
+`stablehlo` itself is not in here: xdsl-jax's plug-in brings one under that name, and xDSL refuses two. `partir opt` uses
+ours, which has every op JAX emits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xdsl.ir import Dialect
+from xdsl.passes import ModulePass
+from xdsl.universe import Universe
+
+
+def _partir() -> Dialect:
+    from partir.dialect.core import PARTIR
+
+    return PARTIR
+
+
+def _spmd() -> Dialect:
+    from partir.dialect.spmd import SPMD
+
+    return SPMD
+
+
+def _sdy() -> Dialect:
+    from partir.dialect.sdy import SDY
+
+    return SDY
+
+
+def _chlo() -> Dialect:
+    from partir.dialect.chlo import CHLO
+
+    return CHLO
+
+
+PASSES: dict[str, Callable[[], type[ModulePass]]] = {}
+
+PARTIR_UNIVERSE = Universe(
+    all_dialects={"partir": _partir, "spmd": _spmd, "sdy": _sdy, "chlo": _chlo},
+    all_passes=PASSES,
+)
