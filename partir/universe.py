@@ -1,7 +1,7 @@
 """The xDSL plug-in (entry point `xdsl.universe`): our dialects and passes for `xdsl-opt` and `partir opt`.
 
-`stablehlo` itself is not in here: xdsl-jax's plug-in brings one under that name, and xDSL refuses two. `partir opt` uses
-ours, which has every op JAX emits.
+`stablehlo` itself is not in here: xdsl-jax's plug-in brings one under that name, and xDSL refuses two. `partir opt`
+uses ours, which has every op JAX emits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Attributes the Core and SPMD dialects share: how a value comes apart, how parts become a value, where an op is from."""
+"""Attributes Core and SPMD share: how a value comes apart, how parts become a value, where an op is from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IntAttr, IntegerType, StringAttr, TensorType
@@ -34,7 +34,7 @@ class KindAttr(EnumAttribute[Kind], SpacedOpaqueSyntaxAttribute):
     name = "partir.kind"
 
     @classmethod
-    @lru_cache(maxsize=None)
+    @cache
     def of(cls, kind: Kind | str) -> KindAttr:
         return cls(Kind(kind))
 
@@ -61,7 +61,7 @@ class TileAttr(ParametrizedAttribute):
     outer: IntAttr
 
     @classmethod
-    @lru_cache(maxsize=None)
+    @cache
     def of(cls, dim: int, outer: int = 1) -> TileAttr:
         return cls(IntAttr(dim), IntAttr(outer))
 
@@ -126,7 +126,7 @@ class ReduceAttr(ParametrizedAttribute):
     kind: KindAttr
 
     @classmethod
-    @lru_cache(maxsize=None)
+    @cache
     def of(cls, kind: Kind | str) -> ReduceAttr:
         return cls(KindAttr.of(kind))
 
@@ -177,7 +177,7 @@ class OriginAttr(ParametrizedAttribute):
     KEY: ClassVar[str] = "partir.origin"
 
     @classmethod
-    @lru_cache(maxsize=None)
+    @cache
     def of(cls, scope: str, phase: Phase | str = Phase.FORWARD, source: str = "") -> OriginAttr:
         return cls(StringAttr(scope), PhaseAttr(Phase(phase)), StringAttr(source))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Dialect
-from xdsl.irdl import AnyAttr, base, eq
+from xdsl.irdl import AnyAttr, base
 
 from partir.dialect.define import BOOL, ELEMENTS, I64, LIST, Optional, define
 from partir.dialect.stablehlo_attributes import raw
@@ -15,8 +14,8 @@ ComparisonTypeAttr = raw("chlo.comparison_type")
 RaggedDotDimensionNumbersAttr = raw("chlo.ragged_dot")
 
 UNARY = (
-    "_asin_acos_kernel acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma erf erf_inv erfc is_inf is_neg_inf "
-    "is_pos_inf lgamma sinh square tan"
+    "_asin_acos_kernel acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma erf erf_inv erfc "
+    "is_inf is_neg_inf is_pos_inf lgamma sinh square tan"
 )
 BINARY = {"mulhi": "lhs, rhs", "next_after": "x, y", "polygamma": "n, x", "zeta": "x, q"}
 
@@ -47,7 +46,10 @@ CHLO = Dialect(
     "chlo",
     [
         *(define(f"chlo.{name}", "operand -> result", syntax=_pointwise("operand")) for name in UNARY.split()),
-        *(define(f"chlo.{name}", f"{operands} -> result", syntax=_pointwise(operands)) for name, operands in BINARY.items()),
+        *(
+            define(f"chlo.{name}", f"{operands} -> result", syntax=_pointwise(operands))
+            for name, operands in BINARY.items()
+        ),
         *(TopKOp, RaggedDotOp, ScanOp, ConstantOp, ConstantLikeOp),
     ],
     [PrecisionAttr, ComparisonDirectionAttr, ComparisonTypeAttr, RaggedDotDimensionNumbersAttr],

@@ -87,13 +87,14 @@ def dense(array: Any) -> DenseIntOrFPElementsAttr:
     'dense<0.000000e+00> : tensor<4x4xf32>'
     """
     values = np.asarray(array)
-    raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(values.size, -1)
+    type: TensorType[Any] = TensorType(element_type_of(values.dtype), values.shape)
+    raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(values.size, values.itemsize)
     if values.size > 1 and (raw == raw[0]).all():
         raw = raw[:1]
-    return DenseIntOrFPElementsAttr(TensorType(element_type_of(values.dtype), values.shape), BytesAttr(raw.tobytes()))
+    return DenseIntOrFPElementsAttr(type, BytesAttr(raw.tobytes()))
 
 
-def splat(type: TensorType, value: Any) -> DenseIntOrFPElementsAttr:
+def splat(type: TensorType[Any], value: Any) -> DenseIntOrFPElementsAttr:
     """A constant of `type` whose elements all are `value`.
 
     >>> str(splat(TensorType(f32, [8, 16]), -1))
@@ -109,7 +110,7 @@ def is_splat(constant: DenseIntOrFPElementsAttr) -> bool:
     return len(data) > 0 and data == data[:width] * (len(data) // width)
 
 
-def resized(constant: DenseIntOrFPElementsAttr, type: TensorType) -> DenseIntOrFPElementsAttr:
+def resized(constant: DenseIntOrFPElementsAttr, type: TensorType[Any]) -> DenseIntOrFPElementsAttr:
     """A splat of another shape: the value of `constant` with the shape of `type`."""
     assert is_splat(constant), "only a splat can be given another shape"
     width = constant.type.element_type.compile_time_size

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, IndexType, IntegerAttr, StringAttr, TensorType, i32, i64
-from xdsl.ir import Attribute, Block, BlockArgument, Dialect, Operation, Region, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     base,
@@ -81,7 +81,12 @@ class LoopOp(IRDLOperation):
     traits = traits_def(RecursiveMemoryEffect())
 
     def __init__(
-        self, axis: str, size: int, results_as: Sequence[PartAttr], body: Region, attributes: dict[str, Attribute] | None = None
+        self,
+        axis: str,
+        size: int,
+        results_as: Sequence[PartAttr],
+        body: Region,
+        attributes: dict[str, Attribute] | None = None,
     ) -> None:
         """A loop whose result types follow from what `body` yields."""
         yielded = body.block.last_op
@@ -122,7 +127,9 @@ class LoopOp(IRDLOperation):
                 f"{len(self.results)} results, {len(self.results_as)} entries in results_as and {len(last.operands)} "
                 "yielded values: these must be the same number"
             )
-        for number, (part, result, operand) in enumerate(zip(self.results_as, self.results, last.operands, strict=True)):
+        for number, (part, result, operand) in enumerate(
+            zip(self.results_as, self.results, last.operands, strict=True)
+        ):
             if (expected := whole(part, operand.type, self.trip_count)) != result.type:
                 raise VerifyException(
                     f"result {number} is {result.type}, but {self.trip_count} x {operand.type} as {_text(part)} "
@@ -226,9 +233,15 @@ class SliceOp(IRDLOperation):
     traits = traits_def(Pure())
 
     def __init__(
-        self, x: SSAValue | Operation, index: SSAValue, tile: TileAttr, result_type: Attribute | None = None, *, size: int = 0
+        self,
+        x: SSAValue | Operation,
+        index: SSAValue,
+        tile: TileAttr,
+        result_type: Attribute | None = None,
+        *,
+        size: int = 0,
     ) -> None:
-        """A slice; `size` (the number of parts) is needed when the loop is not built yet and no type is given."""
+        """A slice; without a type, `size` is the number of parts where the loop is not built yet."""
         x = SSAValue.get(x)
         if result_type is None:
             loop = loop_of(index)
@@ -397,7 +410,7 @@ class TagOp(IRDLOperation):
 
 def loop_of(index: SSAValue) -> LoopOp | None:
     """The loop that `index` counts, or None if it is no loop's index."""
-    if isinstance(index, BlockArgument) and isinstance(index.owner, Block):
+    if isinstance(index, BlockArgument):
         parent = index.owner.parent_op()
         if isinstance(parent, LoopOp):
             return parent

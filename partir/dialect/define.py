@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, DenseIntOrFPElementsAttr, IntegerAttr, i1, i32, i64
+from xdsl.ir import Attribute
 from xdsl.irdl import (
+    AttrConstraint,
     AttrSizedOperandSegments,
     AttrSizedResultSegments,
-    IRDLAttrConstraint,
     IRDLOperation,
     IRDLOption,
     ParsePropInAttrDict,
@@ -33,7 +34,7 @@ from xdsl.traits import NoMemoryEffect, OpTrait, RecursiveMemoryEffect
 from xdsl_jax.dialects.stablehlo.custom_directives import SameOperandsAndResultType
 from xdsl_jax.xdsl_extras.traits import Elementwise, SameOperandsAndResultShape
 
-Property = IRDLAttrConstraint
+Property = AttrConstraint[Attribute]
 
 I32: Property = IntegerAttr.constr(eq(i32))
 I64: Property = IntegerAttr.constr(eq(i64))
@@ -69,9 +70,10 @@ def define(
     >>> define("stablehlo.sort", "inputs* -> results*", regions="comparator", dimension=Optional(I64)).__name__
     'SortOp'
 
-    In a signature and in `regions`, `*` marks what may occur any number of times and `?` what may be missing; two lists of
-    operands have the same length unless `segments` says that a property holds their lengths. `effects` marks ops that do
-    more than compute their results. With a `syntax` (an xDSL assembly format) the op has one, else it prints generically.
+    In a signature and in `regions`, `*` marks what may occur any number of times and `?` what may be missing; two lists
+    of operands have the same length unless `segments` says that a property holds their lengths. `effects` marks ops
+    that do more than compute their results. With a `syntax` (an xDSL assembly format) the op has one, else it prints
+    generically.
     """
     operands, results = (side.replace(",", " ").split() for side in signature.split("->"))
     fields: dict[str, Any] = {"name": name, "__module__": __name__, "__doc__": f"`{name}`: {signature}"}
@@ -101,7 +103,9 @@ def define(
     return irdl_op_definition(type("".join(map(str.capitalize, words)) + "Op", (IRDLOperation,), fields))
 
 
-def elementwise(name: str, operands: str, /, *, arguments: str = "", **properties: Property | Optional) -> type[IRDLOperation]:
+def elementwise(
+    name: str, operands: str, /, *, arguments: str = "", **properties: Property | Optional
+) -> type[IRDLOperation]:
     """An op that keeps its operands' shape, with the short syntax of StableHLO: `stablehlo.tanh %x : tensor<4xf32>`.
 
     `arguments` is what the syntax has between operands and attributes.
@@ -114,7 +118,7 @@ def elementwise(name: str, operands: str, /, *, arguments: str = "", **propertie
         syntax=f"{' `,` '.join('$' + name for name in names)} {arguments} attr-dict `:` "
         "custom<SameOperandsAndResultType>(type(operands), type(results))",
         directives=(SameOperandsAndResultType,),
-        **properties,
+        **properties,  # pyright: ignore[reportArgumentType]  # a property is never called like a parameter
     )
 
 

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any, cast
 
-from xdsl.dialects.builtin import AnyDenseElement, AnyFloat, BytesAttr, ComplexType, DenseIntOrFPElementsAttr, IndexType, RankedStructure, i1
+from xdsl.dialects.builtin import (
+    AnyDenseElement,
+    AnyFloat,
+    BytesAttr,
+    ComplexType,
+    DenseIntOrFPElementsAttr,
+    IndexType,
+    RankedStructure,
+    i1,
+)
 
 Scalar = int | float
 
@@ -33,7 +43,7 @@ def dense_from_text(content: re.Match[str], type: RankedStructure[AnyDenseElemen
             raise ValueError(f"{len(data)} bytes for {count} elements of {width} bytes")
     else:
         elements, found = _elements(_TOKEN.findall(content["list"]), type.element_type)
-        if found and list(shape) != found or not elements and count:
+        if (found and list(shape) != found) or (not elements and count):
             raise ValueError(f"a literal of shape {found} for {type}")
         data = _pack(elements, type.element_type)
     if count and data == data[:width] * count:
@@ -41,7 +51,9 @@ def dense_from_text(content: re.Match[str], type: RankedStructure[AnyDenseElemen
     return DenseIntOrFPElementsAttr(type, BytesAttr(data if count else b""))
 
 
-def _elements(tokens: Sequence[str], element: AnyDenseElement) -> tuple[list[Scalar | tuple[Scalar, Scalar]], list[int]]:
+def _elements(
+    tokens: Sequence[str], element: AnyDenseElement
+) -> tuple[list[Scalar | tuple[Scalar, Scalar]], list[int]]:
     """The flat elements of a nested list, and its shape ([] for a single element)."""
     elements: list[Scalar | tuple[Scalar, Scalar]] = []
     counts: list[int] = []  # how many entries each open list has
@@ -87,11 +99,11 @@ def _scalar(text: str, type: AnyDenseElement) -> Scalar:
     return float(text)
 
 
-def _pack(elements: Sequence[Scalar | tuple[Scalar, Scalar]], type: AnyDenseElement) -> bytes:
-    if isinstance(type, AnyFloat | ComplexType):
-        return type.pack(elements)  # pyright: ignore[reportArgumentType]
+def _pack(elements: Sequence[Any], type: AnyDenseElement) -> bytes:
+    if isinstance(type, AnyFloat | ComplexType | IndexType):
+        return cast(Any, type).pack(elements)
     if type == i1:
         return bytes(map(bool, elements))  # xDSL would write -1 for true, which is not what numpy or MLIR have
-    if isinstance(type, IndexType):
-        return type.pack(elements)  # pyright: ignore[reportArgumentType]
-    return type.pack([type.get_normalized_value(element) for element in elements])  # pyright: ignore[reportArgumentType]
+    if type.bitwidth < 8:
+        return bytes(element % (1 << type.bitwidth) for element in elements)  # as MLIR: the unused bits are zero
+    return type.pack([type.get_normalized_value(element) for element in elements])

@@ -104,7 +104,7 @@ class ShardingConstraintOp(IRDLOperation):
 
     def verify_(self) -> None:
         if self.input.type != self.result.type:
-            raise VerifyException(f"a sharding constraint passes its value on: {self.input.type} is not {self.result.type}")
+            raise VerifyException(f"a constraint passes its value on: {self.input.type} is not {self.result.type}")
 
     @classmethod
     def parse(cls, parser: Parser) -> ShardingConstraintOp:
@@ -135,7 +135,8 @@ class ManualComputationOp(IRDLOperation):
     """A region written for one device over some axes, as `jax.shard_map` makes.
 
     ```mlir
-    %y = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"data"}]>] out_shardings=[<@mesh, [{"data"}]>] manual_axes={"data"} (%a: tensor<2xf32>) {
+    %y = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"data"}]>] out_shardings=[<@mesh, [{"data"}]>]
+        manual_axes={"data"} (%a: tensor<2xf32>) {
       sdy.return %a : tensor<2xf32>
     } : (tensor<8xf32>) -> tensor<8xf32>
     ```
@@ -242,10 +243,10 @@ ListOfAxisRefListsAttr = raw("sdy.list_of_axis_ref_lists")
 AxisRefListAttr = raw("sdy.axis_ref_list")
 AllToAllParamListAttr = raw("sdy.all_to_all_param_list")
 
-_OUT = {"out_sharding": SHARDING}
 _LISTS = base(ListOfAxisRefListsAttr)
 _AXES = base(AxisRefListAttr)
 _ENUM = AnyAttr()
+OP = Optional(_ENUM)
 LATER: Sequence[type[IRDLOperation]] = (
     define("sdy.reshard", "input -> result", sharding=SHARDING),
     define("sdy.sharding_group", "input ->", effects=True, group_id=I64),
@@ -257,14 +258,17 @@ LATER: Sequence[type[IRDLOperation]] = (
         "sdy.named_computation", "operands_* -> results_*", regions="body",
         name=base(StringAttr), in_shardings=Optional(PER_VALUE), out_shardings=Optional(PER_VALUE),
     ),
-    define("sdy.all_gather", "tensor -> result", gathering_axes=_LISTS, **_OUT),
-    define("sdy.all_slice", "tensor -> result", slicing_axes=_LISTS, **_OUT),
-    define("sdy.all_to_all", "tensor -> result", params=base(AllToAllParamListAttr), **_OUT),
-    define("sdy.all_reduce", "tensor -> result", reduction_axes=_AXES, reduction_op=Optional(_ENUM), **_OUT),
-    define("sdy.reduce_scatter", "tensor -> result", reduce_scatter_axes=_LISTS, reduction_op=Optional(_ENUM), **_OUT),
-    define("sdy.collective_permute", "tensor -> result", **_OUT),
-    define("sdy.replicated_to_unreduced", "tensor -> result", axes=_AXES, **_OUT),
-    define("sdy.sharded_to_unreduced", "tensor -> result", axes=_LISTS, **_OUT),
+    define("sdy.all_gather", "tensor -> result", gathering_axes=_LISTS, out_sharding=SHARDING),
+    define("sdy.all_slice", "tensor -> result", slicing_axes=_LISTS, out_sharding=SHARDING),
+    define("sdy.all_to_all", "tensor -> result", params=base(AllToAllParamListAttr), out_sharding=SHARDING),
+    define("sdy.all_reduce", "tensor -> result", reduction_axes=_AXES, reduction_op=OP, out_sharding=SHARDING),
+    define(
+        "sdy.reduce_scatter", "tensor -> result",
+        reduce_scatter_axes=_LISTS, reduction_op=OP, out_sharding=SHARDING,
+    ),
+    define("sdy.collective_permute", "tensor -> result", out_sharding=SHARDING),
+    define("sdy.replicated_to_unreduced", "tensor -> result", axes=_AXES, out_sharding=SHARDING),
+    define("sdy.sharded_to_unreduced", "tensor -> result", axes=_LISTS, out_sharding=SHARDING),
 )  # fmt: skip
 
 SDY = Dialect(

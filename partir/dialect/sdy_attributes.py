@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import ClassVar
 
-from xdsl.dialects.builtin import SymbolRefAttr
 from xdsl.ir import Data, OpaqueSyntaxAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
@@ -337,7 +336,9 @@ class OpShardingRuleAttr(Data[ShardingRule]):
         for factors in [*lists, *(getattr(self.data, name) for name in self.LISTS)]:
             for factor in factors:
                 if not 0 <= factor < len(self.sizes):
-                    raise VerifyException(f"factor {factor_symbol(factor)} has no size; there are {len(self.sizes)} factors")
+                    raise VerifyException(
+                        f"factor {factor_symbol(factor)} is not one of the {len(self.sizes)} with a size"
+                    )
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> ShardingRule:
@@ -350,7 +351,7 @@ class OpShardingRuleAttr(Data[ShardingRule]):
             entries = parser.parse_optional_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_size(parser))
             for position, (factor, size) in enumerate(entries or ()):
                 if factor != position:
-                    parser.raise_error(f"expected the size of {factor_symbol(position)}, not of {factor_symbol(factor)}")
+                    parser.raise_error(f"expected the size of {factor_symbol(position)}, not {factor_symbol(factor)}")
                 sizes = (*sizes, size)
             for name in cls.LISTS:
                 if parser.parse_optional_keyword(name):
@@ -375,7 +376,7 @@ class OpShardingRuleAttr(Data[ShardingRule]):
                 printer.print_string(", custom")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _rule(rule: ShardingRule) -> OpShardingRuleAttr:
     return OpShardingRuleAttr(rule)
 

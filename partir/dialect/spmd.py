@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import TypeVar
 
 from xdsl.dialects.builtin import DenseArrayBase, TensorType, i32, i64
@@ -39,7 +39,7 @@ CAUSE = "spmd.cause"
 
 @irdl_attr_definition
 class AxesAttr(Data[tuple[tuple[str, int], ...]]):
-    """Mesh axes with their sizes, first = major: `#spmd.axes<"data"=4, "model"=2>`; inside ops `["data"=4, "model"=2]`."""
+    """Mesh axes with sizes, first = major: `#spmd.axes<"data"=4, "model"=2>`; inside ops `["data"=4, "model"=2]`."""
 
     name = "spmd.axes"
 
@@ -90,7 +90,7 @@ class AxesAttr(Data[tuple[tuple[str, int], ...]]):
         printer.print_list(self.data, lambda axis: syntax.print_axis(printer, *axis))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _axes(axes: tuple[tuple[str, int], ...]) -> AxesAttr:
     return AxesAttr(axes)
 
@@ -111,7 +111,7 @@ class CollectiveOp(IRDLOperation, ABC):
     def verify_(self) -> None:
         if (expected := self.inferred_type()) != self.result.type:
             raise VerifyException(
-                f"result is {self.result.type}, but {self.name} of {self.x.type} over {_text(self.axes)} gives {expected}"
+                f"result is {self.result.type}, but {self.name} of {self.x.type} over {_text(self.axes)} is {expected}"
             )
 
 
@@ -404,7 +404,9 @@ class CollectivePermuteOp(CollectiveOp):
             if len(set(devices)) != len(devices):
                 raise VerifyException(f"{role} devices {list(devices)} are not all different")
             if outside := [device for device in devices if not 0 <= device < total]:
-                raise VerifyException(f"{role} device {outside[0]} is outside the {total} devices of {_text(self.axes)}")
+                raise VerifyException(
+                    f"{role} device {outside[0]} is outside {_text(self.axes)}, which has {total} devices"
+                )
         return self.x.type
 
     @classmethod

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.ir import Dialect
-from xdsl.irdl import IRDLOperation
+from xdsl.ir import Dialect, Operation
 from xdsl_jax.dialects.stablehlo import StableHLO
 
 from partir.dialect import stablehlo_ops
@@ -22,9 +21,9 @@ from partir.dialect.stablehlo_regions import WhileOp as WhileOp
 QUANT = Dialect("quant", [], [raw("quant.uniform", is_type=True)])
 """Quantised element types, kept as text."""
 
-_OURS = [op for op in vars(stablehlo_ops).values() if isinstance(op, type) and issubclass(op, IRDLOperation)]
+_OURS = [op for name, op in vars(stablehlo_ops).items() if name.endswith("Op") and name[0].isupper()]
 
-OPS = {op.name: op for op in [*StableHLO.operations, *_OURS, ReduceOp, WhileOp]}
+OPS: dict[str, type[Operation]] = {op.name: op for op in [*StableHLO.operations, *_OURS, ReduceOp, WhileOp]}
 """Every StableHLO op class by op name; ours win."""
 
 STABLEHLO = Dialect(

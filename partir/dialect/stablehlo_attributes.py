@@ -15,6 +15,8 @@ from xdsl.utils.str_enum import StrEnum
 
 
 class FftType(StrEnum):
+    """The transform of `stablehlo.fft`."""
+
     FFT = "FFT"
     IFFT = "IFFT"
     RFFT = "RFFT"
@@ -23,10 +25,14 @@ class FftType(StrEnum):
 
 @irdl_attr_definition
 class FftTypeAttr(EnumAttribute[FftType], SpacedOpaqueSyntaxAttribute):
+    """`#stablehlo<fft_type RFFT>`"""
+
     name = "stablehlo.fft_type"
 
 
 class RngAlgorithm(StrEnum):
+    """The generator of `stablehlo.rng_bit_generator`."""
+
     DEFAULT = "DEFAULT"
     THREE_FRY = "THREE_FRY"
     PHILOX = "PHILOX"
@@ -34,20 +40,28 @@ class RngAlgorithm(StrEnum):
 
 @irdl_attr_definition
 class RngAlgorithmAttr(EnumAttribute[RngAlgorithm], SpacedOpaqueSyntaxAttribute):
+    """`#stablehlo<rng_algorithm THREE_FRY>`"""
+
     name = "stablehlo.rng_algorithm"
 
 
 class RngDistribution(StrEnum):
+    """The distribution of `stablehlo.rng`."""
+
     UNIFORM = "UNIFORM"
     NORMAL = "NORMAL"
 
 
 @irdl_attr_definition
 class RngDistributionAttr(EnumAttribute[RngDistribution], SpacedOpaqueSyntaxAttribute):
+    """`#stablehlo<rng_distribution UNIFORM>`"""
+
     name = "stablehlo.rng_distribution"
 
 
 class Transpose(StrEnum):
+    """What `stablehlo.triangular_solve` does to its matrix."""
+
     INVALID = "TRANSPOSE_INVALID"
     NO_TRANSPOSE = "NO_TRANSPOSE"
     TRANSPOSE = "TRANSPOSE"
@@ -56,11 +70,15 @@ class Transpose(StrEnum):
 
 @irdl_attr_definition
 class TransposeAttr(EnumAttribute[Transpose], SpacedOpaqueSyntaxAttribute):
+    """`#stablehlo<transpose NO_TRANSPOSE>`"""
+
     name = "stablehlo.transpose"
 
 
 @dataclass(frozen=True)
 class Channel:
+    """A channel number and what it connects."""
+
     handle: int
     type: int
 
@@ -154,7 +172,7 @@ def _dims_text(spatial: Sequence[int], **named: int) -> str:
 
 
 def raw(name: str, *, is_type: bool = False) -> type[Attribute]:
-    """An attribute (or type) kept as the text between its brackets: nobody here looks into it, and it prints back the same."""
+    """An attribute (or type) kept as the text between its brackets: nobody looks into it, it prints back the same."""
     attribute = UnregisteredAttr.with_name_and_type(name, is_type)
     attribute.name = name
     return attribute

@@ -5,20 +5,15 @@ Names and properties are those of the specification, https://openxla.org/stableh
 
 from __future__ import annotations
 
-
 from xdsl.dialects.builtin import (
     ArrayAttr,
-    DenseIntOrFPElementsAttr,
     DictionaryAttr,
     FlatSymbolRefAttrConstr,
     FloatAttr,
     StringAttr,
-    SymbolRefAttr,
-    TensorType,
-    TypeAttribute,
     UnitAttr,
 )
-from xdsl.irdl import base
+from xdsl.irdl import IRDLOperation, base
 from xdsl_jax.dialects.stablehlo import attributes
 from xdsl_jax.dialects.stablehlo.attributes import ComparisonDirectionAttr, ComparisonTypeAttr, PrecisionAttr
 from xdsl_jax.dialects.stablehlo.custom_directives import CustomCallTarget
@@ -70,8 +65,8 @@ ConvolutionOp = define(
 )  # fmt: skip
 ReduceWindowOp = define(
     "stablehlo.reduce_window", "inputs*, init_values* -> results_*", regions="body",
-    window_dimensions=I64S, window_strides=Optional(I64S), base_dilations=Optional(I64S), window_dilations=Optional(I64S),
-    padding=Optional(ELEMENTS),
+    window_dimensions=I64S, window_strides=Optional(I64S), base_dilations=Optional(I64S),
+    window_dilations=Optional(I64S), padding=Optional(ELEMENTS),
 )  # fmt: skip
 SelectAndScatterOp = define(
     "stablehlo.select_and_scatter", "operand, source, init_value -> result", regions="select scatter",
@@ -93,7 +88,8 @@ AllReduceOp = define(
 )  # fmt: skip
 ReduceScatterOp = define(
     "stablehlo.reduce_scatter", "operand -> result", regions="computation", effects=True,
-    scatter_dimension=I64, replica_groups=GROUPS, channel_handle=Optional(CHANNEL), use_global_device_ids=Optional(UNIT),
+    scatter_dimension=I64, replica_groups=GROUPS, channel_handle=Optional(CHANNEL),
+    use_global_device_ids=Optional(UNIT),
 )  # fmt: skip
 AllToAllOp = define(
     "stablehlo.all_to_all", "operands_* -> results_*", effects=True,
@@ -135,7 +131,8 @@ TupleOp = define("stablehlo.tuple", "val* -> result")
 GetTupleElementOp = define("stablehlo.get_tuple_element", "operand -> result", index=I32)
 CompositeOp = define(
     "stablehlo.composite", "inputs* -> results_*", regions="composite_regions*", effects=True,
-    name=STRING, composite_attributes=Optional(DICTIONARY), decomposition=FlatSymbolRefAttrConstr, version=Optional(I32),
+    name=STRING, composite_attributes=Optional(DICTIONARY), decomposition=FlatSymbolRefAttrConstr,
+    version=Optional(I32),
 )  # fmt: skip
 
 BatchNormTrainingOp = define(
@@ -143,7 +140,10 @@ BatchNormTrainingOp = define(
     epsilon=FLOAT, feature_index=I64,
 )  # fmt: skip
 BatchNormInferenceOp = define(
-    "stablehlo.batch_norm_inference", "operand, scale, offset, mean, variance -> result", epsilon=FLOAT, feature_index=I64
+    "stablehlo.batch_norm_inference",
+    "operand, scale, offset, mean, variance -> result",
+    epsilon=FLOAT,
+    feature_index=I64,
 )
 BatchNormGradOp = define(
     "stablehlo.batch_norm_grad", "operand, scale, mean, variance, grad_output -> grad_operand, grad_scale, grad_offset",
@@ -159,8 +159,9 @@ UniformDequantizeOp = define("stablehlo.uniform_dequantize", "operand -> result"
 
 DynamicConvOp = define(
     "stablehlo.dynamic_conv", "lhs, rhs, padding -> result",
-    window_strides=Optional(I64S), lhs_dilation=Optional(I64S), rhs_dilation=Optional(I64S), window_reversal=Optional(BOOLS),
-    dimension_numbers=CONV, feature_group_count=I64, batch_group_count=I64, precision_config=Optional(PRECISION),
+    window_strides=Optional(I64S), lhs_dilation=Optional(I64S), rhs_dilation=Optional(I64S),
+    window_reversal=Optional(BOOLS), dimension_numbers=CONV, feature_group_count=I64, batch_group_count=I64,
+    precision_config=Optional(PRECISION),
 )  # fmt: skip
 DynamicGatherOp = define(
     "stablehlo.dynamic_gather", "operand, start_indices, slice_sizes -> result",
@@ -180,7 +181,8 @@ SetDimensionSizeOp = define("stablehlo.set_dimension_size", "operand, size -> re
 CompareOp = define(  # its second property is called compare_type
     "stablehlo.compare", "lhs, rhs -> result", traits=(SameOperandsAndResultShape(), Elementwise()),
     comparison_direction=base(ComparisonDirectionAttr), compare_type=Optional(base(ComparisonTypeAttr)),
-    syntax="$comparison_direction `,` $lhs `,` $rhs (`,` $compare_type^)? attr-dict `:` functional-type(operands, results)",
+    syntax="$comparison_direction `,` $lhs `,` $rhs (`,` $compare_type^)? "
+    "attr-dict `:` functional-type(operands, results)",
 )  # fmt: skip
 PadOp = define(  # of any element type
     "stablehlo.pad", "operand, padding_value -> result",
@@ -188,15 +190,31 @@ PadOp = define(  # of any element type
     syntax="$operand `,` $padding_value `,` `low` `=` $edge_padding_low `,` `high` `=` $edge_padding_high `,` "
     "`interior` `=` $interior_padding attr-dict `:` functional-type(operands, results)",
 )  # fmt: skip
-CbrtOp, CosineOp, ExponentialOp, ExponentialMinusOneOp, LogOp, LogPlusOneOp, LogisticOp, RsqrtOp, SineOp, SqrtOp, TanOp, TanhOp = (
-    elementwise(f"stablehlo.{name}", "operand", result_accuracy=Optional(base(ResultAccuracyAttr)))
-    for name in "cbrt cosine exponential exponential_minus_one log log_plus_one logistic rsqrt sine sqrt tan tanh".split()
-)  # fmt: skip
+
+
+def _accurate(name: str) -> type[IRDLOperation]:
+    """A function whose accuracy can be asked for (xdsl-jax has a mode, JAX emits a whole `result_accuracy`)."""
+    return elementwise(f"stablehlo.{name}", "operand", result_accuracy=Optional(base(ResultAccuracyAttr)))
+
+
+CbrtOp = _accurate("cbrt")
+CosineOp = _accurate("cosine")
+ExponentialOp = _accurate("exponential")
+ExponentialMinusOneOp = _accurate("exponential_minus_one")
+LogOp = _accurate("log")
+LogPlusOneOp = _accurate("log_plus_one")
+LogisticOp = _accurate("logistic")
+RsqrtOp = _accurate("rsqrt")
+SineOp = _accurate("sine")
+SqrtOp = _accurate("sqrt")
+TanOp = _accurate("tan")
+TanhOp = _accurate("tanh")
 CustomCallOp = define(  # without results
     "stablehlo.custom_call", "inputs* -> result*", effects=True,
     call_target_name=STRING, has_side_effect=Optional(BOOL), backend_config=Optional(DICTIONARY | STRING),
     api_version=Optional(I32), called_computations=Optional(LIST), operand_layouts=Optional(LIST),
     result_layouts=Optional(LIST), output_operand_aliases=Optional(LIST), result_tilings=Optional(LIST),
-    syntax="custom<CustomCallTarget>($call_target_name) `(` $inputs `)` attr-dict `:` functional-type(operands, results)",
+    syntax="custom<CustomCallTarget>($call_target_name) `(` $inputs `)` "
+    "attr-dict `:` functional-type(operands, results)",
     directives=(CustomCallTarget,),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`stablehlo.reduce` and `stablehlo.while` with the syntax of MLIR, so that what is printed reads back (xdsl-jax's does not)."""
+"""`stablehlo.reduce` and `stablehlo.while` in the syntax of MLIR; what xdsl-jax prints of them does not read back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class ReduceOp(IRDLOperation):
     """Combine the elements along some dims, starting from `init_values`.
 
     ```mlir
-    %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<8xf32>
+    %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1]
+        : (tensor<8x16xf32>, tensor<f32>) -> tensor<8xf32>
     ```
     """
 
@@ -189,11 +190,10 @@ def applied_op(block: Block) -> Operation | None:
     if len(ops) != 2 or len(block.args) != 2:
         return None
     applied, returned = ops
-    plain = not (applied.properties or applied.attributes or applied.regions or returned.attributes)
-    if plain and tuple(applied.operands) == tuple(block.args) and tuple(returned.operands) == tuple(applied.results):
-        if list(applied.result_types) == [block.args[0].type] == [block.args[1].type]:
-            return applied
-    return None
+    decorated = applied.properties or applied.attributes or applied.regions or returned.attributes
+    wired = tuple(applied.operands) == tuple(block.args) and tuple(returned.operands) == tuple(applied.results)
+    typed = list(applied.result_types) == [block.args[0].type] == [block.args[1].type]
+    return applied if wired and typed and not decorated else None
 
 
 def _applying(name: str, scalars: Sequence[Attribute], parser: Parser) -> Region:

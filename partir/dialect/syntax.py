@@ -19,6 +19,7 @@ def parse_axis(parser: AttrParser) -> tuple[str, int]:
 
 
 def print_axis(printer: Printer, name: str, size: int) -> None:
+    """What `parse_axis` reads."""
     printer.print_string_literal(name)
     printer.print_string(f"={size}")
 
@@ -26,7 +27,7 @@ def print_axis(printer: Printer, name: str, size: int) -> None:
 def parse_tile(parser: AttrParser) -> TileAttr:
     """`tile<0>` or `tile<0, 4>`"""
     parser.parse_keyword("tile")
-    return TileAttr(*TileAttr.parse_parameters(parser))
+    return TileAttr.new(TileAttr.parse_parameters(parser))
 
 
 def parse_kind(parser: AttrParser) -> KindAttr:
@@ -38,14 +39,15 @@ def parse_part(parser: AttrParser) -> TileAttr | ReduceAttr | AnyAttr:
     """`tile<0>`, `reduce<add>` or `any`"""
     match parser.parse_keyword_in(("tile", "reduce", "any")):
         case "tile":
-            return TileAttr(*TileAttr.parse_parameters(parser))
+            return TileAttr.new(TileAttr.parse_parameters(parser))
         case "reduce":
-            return ReduceAttr(*ReduceAttr.parse_parameters(parser))
+            return ReduceAttr.new(ReduceAttr.parse_parameters(parser))
         case _:
             return AnyAttr()
 
 
 def print_part(printer: Printer, part: Attribute) -> None:
+    """What `parse_part` reads."""
     assert isinstance(part, TileAttr | ReduceAttr | AnyAttr)
     printer.print_string(part.name.removeprefix("partir."))
     part.print_parameters(printer)
@@ -66,6 +68,7 @@ def parse_typed_operands(parser: Parser) -> tuple[Sequence[SSAValue], dict[str, 
 
 
 def print_typed_operands(printer: Printer, operands: Sequence[SSAValue], attributes: Mapping[str, Attribute]) -> None:
+    """What `parse_typed_operands` reads."""
     if operands:
         printer.print_string(" ")
         printer.print_list(operands, printer.print_ssa_value)
@@ -84,6 +87,7 @@ def parse_arrow_types(parser: Parser) -> tuple[Attribute, Attribute]:
 
 
 def print_arrow_types(printer: Printer, source: Attribute, target: Attribute) -> None:
+    """What `parse_arrow_types` reads."""
     printer.print_string(" : ")
     printer.print_attribute(source)
     printer.print_string(" -> ")

@@ -1,9 +1,10 @@
-"""Text in, text out: modules through our parser and printer, single attributes through memos (the bridge's hot path)."""
+"""Text in, text out: modules by our parser and printer, single attributes through memos (the bridge's hot path)."""
 
 from __future__ import annotations
 
 from functools import cache, lru_cache
 from io import StringIO
+from itertools import pairwise
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import AnyDenseElement, Builtin, DenseIntOrFPElementsAttr, ModuleOp, RankedStructure
@@ -154,7 +155,7 @@ def _offender(error: DiagnosticException) -> str:
     """The line of the op that xDSL underlined in its printout of the module, which it attaches as a note."""
     for note in getattr(error, "__notes__", ()):
         lines = note.splitlines()
-        for above, line in zip(lines, lines[1:], strict=False):
+        for above, line in pairwise(lines):
             if line.lstrip().startswith("^^"):
                 shown = above.strip()
                 return shown if len(shown) <= 160 else shown[:157] + "..."

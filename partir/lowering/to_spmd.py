@@ -73,18 +73,10 @@ class _Lowering:
             ([a.type for a in self.block.args], [v.type for v in returned]),
             Region(self.block),
             "public",
-            arg_attrs=self.shardings(plan.arguments),
-            res_attrs=self.shardings(plan.outputs),
+            arg_attrs=shardings(plan.arguments),
+            res_attrs=shardings(plan.outputs),
         )
         return ModuleOp([MeshOp("mesh", MeshAttr.of(plan.assignment.mesh)), function])
-
-    def shardings(self, layouts: Sequence[Layout]) -> ArrayAttr[DictionaryAttr]:
-        found: list[DictionaryAttr] = []
-        for layout in layouts:
-            entries = [() if e is None else (e,) if isinstance(e, str) else e for e in spec_of(layout)]
-            entries += [()] * (len(layout) - len(entries))
-            found.append(DictionaryAttr({"sdy.sharding": TensorShardingAttr.of("mesh", entries)}))
-        return ArrayAttr(found)
 
     def row(self, position: int, row: OpRow) -> None:
         row_plan = self.plan.rows[position]
@@ -204,6 +196,16 @@ class _Lowering:
         for step in steps:
             value = self.writer.add(_collective(value, step, self.axes(step.axes))).results[0]
         return value
+
+
+def shardings(layouts: Sequence[Layout]) -> ArrayAttr[DictionaryAttr]:
+    """Shardy's `sdy.sharding` for each argument or result of a function."""
+    found: list[DictionaryAttr] = []
+    for layout in layouts:
+        entries = [() if e is None else (e,) if isinstance(e, str) else e for e in spec_of(layout)]
+        entries += [()] * (len(layout) - len(entries))
+        found.append(DictionaryAttr({"sdy.sharding": TensorShardingAttr.of("mesh", entries)}))
+    return ArrayAttr(found)
 
 
 def _collective(value: SSAValue, step: Step, axes: AxesAttr) -> Operation:

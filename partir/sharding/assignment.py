@@ -99,29 +99,32 @@ class Claims:
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Ordered `actions` on `mesh`, over one program's structure."""
+    """Ordered `actions` on `mesh`, over one program's structure; `outputs` are (result, axes of each dim) that are fixed."""
 
     structure: Structure
     mesh: Mesh
     actions: tuple[Action, ...] = ()
+    outputs: tuple[tuple[int, tuple[tuple[str, ...], ...]], ...] = ()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Assignment):
             return NotImplemented
-        return (self.structure is other.structure, self.mesh, self.actions) == (True, other.mesh, other.actions)
+        if self.structure is not other.structure:
+            return False
+        return (self.mesh, self.actions, self.outputs) == (other.mesh, other.actions, other.outputs)
 
     def __hash__(self) -> int:
-        return hash((id(self.structure), self.mesh, self.actions))
+        return hash((id(self.structure), self.mesh, self.actions, self.outputs))
 
     def apply(self, *actions: Action) -> Assignment:
         """This assignment with further actions. Raises for an address, dim or axis that is not there."""
         for action in actions:
             self._check(action)
-        return Assignment(self.structure, self.mesh, self.actions + actions)
+        return Assignment(self.structure, self.mesh, self.actions + actions, self.outputs)
 
     def undo(self, count: int = 1) -> Assignment:
         """This assignment without its last `count` actions."""
-        return Assignment(self.structure, self.mesh, self.actions[: max(0, len(self.actions) - count)])
+        return Assignment(self.structure, self.mesh, self.actions[: max(0, len(self.actions) - count)], self.outputs)
 
     def _check(self, action: Action) -> None:
         value = self.structure.addresses.find(action.value)

@@ -455,7 +455,10 @@ class _Planner:
         """How a result leaves: as the argument it is paired with lies, else as it lies already, as far as a spec can say."""
         argument = self.tables.program.signature.argument_of_result.get(result)
         leaf = self.tables.program.signature.results[result]
-        if argument is not None:
+        fixed = dict(self.assignment.outputs).get(result)
+        if fixed is not None:
+            wanted = tuple(((size, axes),) for size, axes in zip(leaf.shape, fixed, strict=True))
+        elif argument is not None:
             wanted = self.plan.arguments[argument]
         elif view is None:
             wanted = whole(leaf.shape)

@@ -1,0 +1,177 @@
+"""`partir.jit` and its stages: Traced -> Partitioned -> jax.stages.Lowered -> Compiled. No logic of its own."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from partir.errors import MeshError, ProgramError, word
+from partir.frontend.signature import static_names
+from partir.frontend.trace import Options, abstract, name_of, trace
+from partir.mesh import Mesh
+from partir.sharding.strategy import Strategy
+from partir.stages import Partitioned, Schedule, Traced
+
+
+class ReplanWarning(UserWarning):
+    """The first strategy did not fit new shapes; what fits was kept."""
+
+
+class Jitted:
+    """A function that partitions itself: what `partir.jit` returns. Called like the plain function."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        mesh: Any,
+        schedule: Schedule | None,
+        options: Options,
+        shardings: tuple[Any, Any],
+        compiler_options: Mapping[str, Any] | None,
+        target: Any,
+    ) -> None:
+        functools.update_wrapper(self, fun)
+        self._fun = fun
+        self._mesh = mesh
+        self._schedule = schedule
+        self._options = options
+        self._shardings = shardings
+        self._compiler_options = tuple((compiler_options or {}).items())
+        self._target = target
+        self._cache: dict[Any, Partitioned] = {}
+        self._first: tuple[Strategy, int] | None = None
+
+    def __repr__(self) -> str:
+        return f"<partir.jit of {name_of(self._fun)}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        static = static_names(self._fun, self._options.static_argnums, self._options.static_argnames, len(args))
+        dynamic = tuple(arg for i, arg in enumerate(args) if i not in static[0])
+        keywords = {name: value for name, value in kwargs.items() if name not in static[1]}
+        leaves, tree = jax.tree.flatten((dynamic, keywords))
+        fixed = tuple(args[i] for i in sorted(static[0]) if i < len(args))
+        fixed += tuple((name, kwargs[name]) for name in sorted(kwargs) if name in static[1])
+        key = (tree, tuple(map(_aval_key, leaves)), fixed, self._mesh_now())
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = self._partition(self.trace(*args, **kwargs))
+        return found(*dynamic, **keywords)
+
+    def _partition(self, traced: Traced) -> Partitioned:
+        """The first call plans by the schedule; new shapes replay that strategy, and say so where it does not fit."""
+        if self._first is None:
+            part = traced.partition()
+            self._first = (part.strategy, len(part.assignment.claims.undivided))
+            return part
+        strategy, undivided = self._first
+        part = traced.replay(strategy)
+        misfits = part.assignment.claims.undivided[undivided:]
+        if misfits:
+            warnings.warn(
+                word(
+                    f"the strategy of {name_of(self._fun)} does not fit its new shapes; state keeps its specs",
+                    why="; ".join(map(str, misfits)),
+                ),
+                ReplanWarning,
+                stacklevel=3,
+            )
+        return part
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Import the function for these arguments (arrays or ShapeDtypeStructs), once."""
+        mesh = self._mesh_now()
+        program = trace(self._fun, args, kwargs, self._options, platform=_platform(mesh))
+        return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, self._target)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Trace, partition and lower: a `jax.stages.Lowered`."""
+        return self.trace(*args, **kwargs).partition().lower()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Shapes and dtypes of the results, as `jax.eval_shape` gives them."""
+        return jax.jit(self._fun, **self._options.keywords()).eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget everything traced, planned and compiled."""
+        self._cache.clear()
+        self._first = None
+
+    def _mesh_now(self) -> Any:
+        if self._mesh is not None:
+            return self._mesh
+        found = jax.sharding.get_abstract_mesh()
+        if found.empty:
+            raise MeshError(
+                word(
+                    f"no mesh to partition {name_of(self._fun)} over",
+                    hint="partir.jit(f, mesh=jax.make_mesh((4, 2), ('data', 'model')), ...), or call it under jax.set_mesh",
+                )
+            )
+        return found if _is_tracing() else jax.sharding.get_mesh()
+
+
+def _is_tracing() -> bool:
+    """Whether an outer jit is being traced, in which JAX lets nobody ask for the concrete mesh."""
+    return not jax.core.trace_state_clean()
+
+
+def _aval_key(leaf: Any) -> Any:
+    shape = abstract(leaf)
+    if isinstance(shape, jax.ShapeDtypeStruct):
+        return shape.shape, shape.dtype, shape.weak_type
+    return type(shape)
+
+
+def _platform(mesh: Any) -> str:
+    """What the program will run on: the platform of the mesh's devices, else JAX's default."""
+    if isinstance(mesh, jax.sharding.Mesh):
+        kind = str(mesh.devices.flat[0].platform)
+        return {"gpu": "cuda"}.get(kind, kind)
+    return {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    *,
+    mesh: Any = None,
+    schedule: Schedule | None = None,
+    target: Any = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Partition `fun` over `mesh` by `schedule`; called and staged like `jax.jit`.
+
+    `mesh` is a `jax.sharding.Mesh` (any axis types), `AbstractMesh` or `partir.Mesh`; None takes the one of `jax.set_mesh` at
+    the time of the call. `schedule` is a list of tactics and strategies. `in_shardings` and `out_shardings` are trees of
+    PartitionSpec, NamedSharding or None (open) and come before the schedule. The other options mean what they mean in
+    `jax.jit`. Arguments are placed where they belong. Raises PartirError with what, where, why and what to try.
+    """
+    if fun is None:
+        return functools.partial(
+            jit,
+            mesh=mesh,
+            schedule=schedule,
+            target=target,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
+            donate_argnames=donate_argnames,
+            compiler_options=compiler_options,
+        )
+    if not callable(fun):
+        raise ProgramError(word(f"partir.jit needs a function, not {fun!r}"))
+    if mesh is not None:
+        Mesh.of(mesh)
+    options = Options(static_argnums, static_argnames, donate_argnums, donate_argnames)
+    return Jitted(fun, mesh, schedule, options, (in_shardings, out_shardings), compiler_options, target)

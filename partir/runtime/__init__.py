@@ -1,0 +1,1 @@
+"""JAX goes out: emission to MLIR, execution on devices."""

@@ -1,0 +1,319 @@
+"""The stages between a function and its compiled form: `Traced`, imported once, and `Partitioned`, decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from xdsl.dialects.builtin import ModuleOp
+
+from partir.dialect.sdy import MeshAttr, MeshOp
+from partir.dialect.text import to_generic
+from partir.errors import ProgramError, word
+from partir.frontend.trace import Trees
+from partir.lowering.to_spmd import shardings, to_spmd
+from partir.mesh import Mesh
+from partir.program import Leaf, Program, ScopeTree
+from partir.runtime.emit import Local, emit
+from partir.runtime.execute import Executable, concrete_mesh
+from partir.sharding import plan as plan_
+from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.layout import spec_of
+from partir.lowering.materialise import materialise
+from partir.sharding.plan import Plan
+from partir.sharding.strategy import Strategy
+from partir.tactics import Replay, Stage, Tactic, run
+from partir.tactics.pins import pinned_arguments, pinned_results
+from partir.viz import report as report_
+from partir.viz.table import Table
+
+Schedule = Sequence[Tactic | Strategy]
+
+
+@dataclass(frozen=True)
+class ClassInfo:
+    """A dimension class as its user sees it: `size`, and the (argument, dim) pairs it touches."""
+
+    number: int
+    size: int
+    arguments: tuple[tuple[str, int], ...]
+    dims: int
+
+    @property
+    def name(self) -> str:
+        """The first place where it shows: `params/mlp/w:1`."""
+        return f"{self.arguments[0][0]}:{self.arguments[0][1]}" if self.arguments else f"class {self.number}"
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.size}; {len(self.arguments)} argument dims, {self.dims} dims in all)"
+
+
+class Traced:
+    """A function imported for certain shapes: its arguments, scopes and dimension classes; `partition` decides."""
+
+    def __init__(
+        self,
+        program: Program,
+        mesh: Any,
+        schedule: Schedule | None,
+        shardings: tuple[Any, Any] = (None, None),
+        compiler_options: tuple[tuple[str, Any], ...] = (),
+        target: Any = None,
+    ) -> None:
+        self.program = program
+        self.mesh = mesh
+        self._schedule = schedule
+        self._shardings = shardings
+        self._compiler_options = compiler_options
+        self._target = target
+
+    @cached_property
+    def structure(self) -> Structure:
+        """Tables, atoms and classes of the program."""
+        return Structure.of(self.program)
+
+    @property
+    def arguments(self) -> tuple[Leaf, ...]:
+        """Path, shape, dtype and role of every argument."""
+        return self.program.signature.arguments
+
+    @property
+    def scopes(self) -> ScopeTree:
+        """The named scopes of the program as a tree."""
+        return self.program.scopes
+
+    @cached_property
+    def classes(self) -> tuple[ClassInfo, ...]:
+        """The dimension classes that touch arguments, in order of the arguments."""
+        classes = self.structure.classes()
+        return tuple(
+            ClassInfo(
+                number,
+                classes.size[number],
+                tuple((self.arguments[argument].name, dim) for argument, dim, _ in members),
+                len(classes.atoms_by_class[number]),
+            )
+            for number, members in enumerate(classes.arguments_by_class)
+            if members
+        )
+
+    def partition(self, schedule: Schedule | None = None, *, mesh: Any = None, target: Any = None) -> Partitioned:
+        """Run a schedule (the one of `partir.jit` if None) on a mesh (likewise)."""
+        chosen = schedule if schedule is not None else self._schedule
+        if chosen is None:
+            raise ProgramError(
+                word(
+                    f"no schedule to partition {self.program.name} by",
+                    hint="partition([partir.DataParallel('data'), ...]), or partir.jit(f, schedule=[...])",
+                )
+            )
+        if isinstance(chosen, Tactic | Strategy):
+            chosen = [chosen]
+        return self._run([Replay(item) if isinstance(item, Strategy) else item for item in chosen], mesh)
+
+    def replay(self, strategy: Strategy) -> Partitioned:
+        """Take all the decisions of a strategy of this function, the fixed ones included."""
+        actions = strategy.actions_for(self._start(self.mesh, fixed=False))
+        start = self._start(self.mesh, fixed=False)
+        final = Assignment(start.structure, start.mesh, tuple(actions), start.outputs)
+        stages = [Stage(Replay(strategy), final)]
+        return Partitioned(self, self.mesh, start, stages, self._compiler_options)
+
+    def _run(self, schedule: Sequence[Tactic], mesh: Any) -> Partitioned:
+        mesh = self.mesh if mesh is None else mesh
+        start = self._start(mesh, fixed=True)
+        return Partitioned(self, mesh, start, run(schedule, start), self._compiler_options)
+
+    def _start(self, mesh: Any, *, fixed: bool) -> Assignment:
+        """The assignment before any tactic: what the user's code and in/out_shardings already say."""
+        start = Assignment(self.structure, Mesh.of(mesh))
+        in_shardings, out_shardings = self._shardings
+        outputs = pinned_results(start, out_shardings)
+        start = Assignment(start.structure, start.mesh, (), outputs)
+        if not fixed:
+            return start
+        start = start.apply(*pinned_arguments(start, in_shardings))
+        return start.apply(*self.structure.wishes(start.mesh).actions)
+
+    def __repr__(self) -> str:
+        return (
+            f"Traced {self.program.name}: {len(self.arguments)} arguments, {self.scopes.total} ops, "
+            f"{len(self.classes)} dimension classes on arguments"
+        )
+
+
+class Partitioned:
+    """A function with every sharding decided: specs, collectives, the reasons, and the way to run it."""
+
+    def __init__(
+        self,
+        traced: Traced,
+        mesh: Any,
+        start: Assignment,
+        stages: Sequence[Stage],
+        compiler_options: tuple[tuple[str, Any], ...] = (),
+    ) -> None:
+        self.traced = traced
+        self.program = traced.program
+        self.mesh = mesh
+        self.start = start
+        self.stages = tuple(stages)
+        self._compiler_options = compiler_options
+
+    @property
+    def assignment(self) -> Assignment:
+        """What was decided, after the last tactic."""
+        return self.stages[-1].assignment if self.stages else self.start
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What that owes: every reshard and settlement."""
+        return plan_.make(self.assignment)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """The decisions as a small value that can be saved and replayed."""
+        return Strategy.of(self.assignment)
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        """Counts by kind of the collectives of one step."""
+        return self.plan.collectives
+
+    def collectives_by_scope(self) -> dict[str, dict[str, int]]:
+        """Counts by kind for each scope whose ops need them."""
+        return report_.collectives_by_scope(self.plan)
+
+    @property
+    def in_specs(self) -> Any:
+        """A PartitionSpec for each argument: `(args, kwargs)` as they are called, `args` alone where there are no kwargs."""
+        return self._arguments([PartitionSpec(*spec_of(layout)) for layout in self.plan.arguments])
+
+    @property
+    def out_specs(self) -> Any:
+        """A PartitionSpec for each result, in the tree of the results."""
+        specs = [PartitionSpec(*spec_of(layout)) for layout in self.plan.outputs]
+        return jax.tree.unflatten(self._trees.results, specs)
+
+    @property
+    def in_shardings(self) -> Any:
+        """`in_specs` as NamedShardings on the mesh."""
+        return jax.tree.map(self._named, self.in_specs, is_leaf=_is_spec)
+
+    @property
+    def out_shardings(self) -> Any:
+        """`out_specs` as NamedShardings on the mesh."""
+        return jax.tree.map(self._named, self.out_specs, is_leaf=_is_spec)
+
+    def _named(self, spec: PartitionSpec) -> NamedSharding:
+        return NamedSharding(self._jax_mesh, spec)
+
+    @cached_property
+    def _jax_mesh(self) -> Any:
+        if isinstance(self.mesh, jax.sharding.Mesh | AbstractMesh):
+            return self.mesh
+        logical = Mesh.of(self.mesh)
+        sizes = tuple(size for _, size in logical.axes)
+        return AbstractMesh(sizes, logical.names, axis_types=(AxisType.Auto,) * len(sizes))
+
+    def _arguments(self, leaves: Sequence[Any]) -> Any:
+        tree = self._trees.arguments
+        args, kwargs = jax.tree.unflatten(tree, leaves[: tree.num_leaves])
+        return (args, kwargs) if kwargs else args
+
+    @property
+    def _trees(self) -> Trees:
+        trees = self.program.trees
+        assert isinstance(trees, Trees)
+        return trees
+
+    @property
+    def conflicts(self) -> list[str]:
+        """Where two dims wanted one axis, by scope: who has it and who does not, with the number of ops."""
+        return report_.conflict_lines(self.assignment)
+
+    @property
+    def whole(self) -> list[str]:
+        """What stayed whole, or was gathered for an op that cannot work on slices, and why."""
+        return report_.whole_lines(self.plan)
+
+    def report(self) -> Table:
+        """A row per tactic: arguments sharded and collectives so far; then what stayed whole and why."""
+        plans = [(repr(stage.tactic), self._plan_after(stage)) for stage in self.stages] or [("(nothing)", self.plan)]
+        return report_.tactics_table(self.program, plans, report_.shortened(self.whole, "stayed whole:"))
+
+    def specs(self) -> Table:
+        """A row per argument: shape, role and spec."""
+        return report_.arguments_table(self.program, self.plan)
+
+    def _plan_after(self, stage: Stage) -> Plan:
+        return self.plan if stage is self.stages[-1] else plan_.make(stage.assignment)
+
+    @cached_property
+    def core(self) -> ModuleOp:
+        """The program as Core IR: loops over mesh axes, with the meaning of the original."""
+        return materialise(self.plan)
+
+    def core_after(self, tactic: Tactic | int) -> ModuleOp:
+        """Core IR after one tactic of the schedule (itself, or its number)."""
+        for number, stage in enumerate(self.stages):
+            if number == tactic or stage.tactic is tactic or stage.tactic == tactic:
+                return materialise(self._plan_after(stage))
+        raise ProgramError(
+            word(f"{tactic!r} is not in the schedule", why=f"it has {', '.join(repr(s.tactic) for s in self.stages)}")
+        )
+
+    @cached_property
+    def spmd(self) -> ModuleOp:
+        """The device-local program with explicit collectives."""
+        return to_spmd(self.plan)
+
+    @cached_property
+    def _local(self) -> Local:
+        return emit(self.spmd, self.assignment.mesh)
+
+    def stablehlo(self) -> str:
+        """The device-local program as MLIR text, collectives with their replica groups."""
+        return self._local.text
+
+    def shardy(self) -> str:
+        """The global program as MLIR text with Shardy's shardings on arguments and results."""
+        main = self.program.main.clone()
+        main.properties["arg_attrs"] = shardings(self.plan.arguments)
+        main.properties["res_attrs"] = shardings(self.plan.outputs)
+        return to_generic(ModuleOp([MeshOp("mesh", MeshAttr.of(self.assignment.mesh)), main]))
+
+    @cached_property
+    def executable(self) -> Executable:
+        """The program on the devices of the mesh. Raises MeshError when there are not enough."""
+        return Executable(
+            self.program,
+            self._local,
+            concrete_mesh(self.mesh),
+            tuple(self.plan.arguments),
+            tuple(self.plan.outputs),
+            self._compiler_options,
+        )
+
+    def lower(self) -> Any:
+        """A `jax.stages.Lowered`, for arguments that lie as planned."""
+        return self.executable.lower()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step (static arguments left out); arguments are placed where they belong."""
+        return self.executable(args, kwargs)
+
+    def __repr__(self) -> str:
+        names = ", ".join(repr(stage.tactic) for stage in self.stages)
+        return f"Partitioned {self.program.name} by [{names}]: {report_.counts_text(self.collectives)}"
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
+
+
+def _is_spec(x: Any) -> bool:
+    return isinstance(x, PartitionSpec)

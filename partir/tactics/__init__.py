@@ -1,0 +1,25 @@
+"""Tactics: named ways to partition, each yielding actions; a schedule is a list of them."""
+
+from partir.tactics.data_parallel import DataParallel
+from partir.tactics.embedding import EmbeddingParallel
+from partir.tactics.manual import FIRST_DIVISIBLE_DIM, Manual, Whole
+from partir.tactics.megatron import Megatron
+from partir.tactics.replay import Replay
+from partir.tactics.sequence import SequenceParallel
+from partir.tactics.tactic import Stage, Tactic, run
+from partir.tactics.zero import ZeRO
+
+__all__ = [
+    "FIRST_DIVISIBLE_DIM",
+    "DataParallel",
+    "EmbeddingParallel",
+    "Manual",
+    "Megatron",
+    "Replay",
+    "SequenceParallel",
+    "Stage",
+    "Tactic",
+    "Whole",
+    "ZeRO",
+    "run",
+]

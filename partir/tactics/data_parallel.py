@@ -1,0 +1,56 @@
+"""Data parallelism: every input is split along its batch, the state stays whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partir.errors import PathError, TilingError, word, word_all
+from partir.sharding.actions import Action, Tile
+from partir.sharding.assignment import NEVER, Assignment
+from partir.tactics.manual import refusal
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """Tile dim 0 of the inputs over `axis`. A training step then owes one all_reduce per parameter tensor and one for the loss.
+
+    `inputs` are patterns of argument paths; None takes every leaf that is not state (nor a random key or a scalar). A batch
+    that does not divide raises where it was named, and is reported where it was not.
+    """
+
+    axis: str
+    inputs: str | Sequence[str] | None = None
+
+    def actions(self, assignment: Assignment) -> Sequence[Action]:
+        assignment.mesh.check(self.axis)
+        signature = assignment.structure.program.signature
+        if self.inputs is None:
+            chosen = [i for i, leaf in enumerate(signature.arguments) if leaf.role == "input" and leaf.shape]
+            if not chosen:
+                raise PathError(
+                    word(
+                        f"{self!r} finds no input to split",
+                        why="every argument with dims is state (it is handed on, donated, or named like state)",
+                        hint="DataParallel(axis, inputs='batch/**') names the inputs",
+                    )
+                )
+        else:
+            patterns = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs)
+            chosen = list(dict.fromkeys(i for pattern in patterns for i in signature.select(pattern)))
+            problems = [
+                problem
+                for i in chosen
+                if (problem := refusal(assignment, signature.arguments[i].name, 0, self.axis, assignment)) is not None
+            ]
+            if problems:
+                raise TilingError(word_all(problems))
+        actions: list[Action] = []
+        seen: set[int] = set()
+        for i in chosen:
+            class_ = assignment.class_of(i, 0)
+            if class_ is None or class_ in seen or assignment.claims.order[self.axis][class_] != NEVER:
+                continue
+            seen.add(class_)
+            actions.append(Tile(signature.arguments[i].name, 0, self.axis))
+        return actions

@@ -1,0 +1,90 @@
+"""ZeRO (Rajbhandari et al. 2020): optimizer state, gradients and parameters sharded over the data axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from partir.errors import NoEffectError, ProgramError, word
+from partir.sharding.actions import Action, Replicate, Tile
+from partir.sharding.assignment import NEVER, Assignment
+from partir.tactics.analysis import roles_of
+
+ENOUGH = 0.99
+"""The share of parameter bytes after which a class that shards only what is left is not worth its collectives."""
+
+
+@dataclass(frozen=True)
+class ZeRO:
+    """Shard state over `axis`, on top of data parallelism: the classes that together cover the parameters.
+
+    stage 3 (FSDP)  parameters are sharded: gathered once in each phase that uses them, gradients reduce-scattered
+    stage 2         parameters stay whole: gradients reduce-scattered, new parameters gathered at the end of the step
+    stage 1         as stage 2, and gradients that are accumulated over steps stay whole, too
+
+    Classes are taken by the parameter bytes they newly shard (in a transformer the residual width covers nearly all) until
+    99 % are covered or none divides. `params` limits it to parameters matching these patterns.
+    """
+
+    axis: str
+    stage: Literal[1, 2, 3]
+    params: str | Sequence[str] | None = None
+
+    def actions(self, assignment: Assignment) -> Sequence[Action]:
+        assignment.mesh.check(self.axis)
+        if self.stage not in (1, 2, 3):
+            raise ProgramError(word(f"there is no ZeRO stage {self.stage!r}", hint="stage=1, 2 or 3"))
+        roles = roles_of(assignment.structure)
+        signature = assignment.structure.program.signature
+        parameters = list(roles.parameters)
+        others: list[int] = []
+        if self.params is not None:
+            patterns = [self.params] if isinstance(self.params, str) else list(self.params)
+            named = {i for pattern in patterns for i in signature.select(pattern)}
+            others = [i for i in parameters if i not in named]
+            parameters = [i for i in parameters if i in named]
+        chosen, covered = self._cover(assignment, parameters)
+        if not chosen:
+            raise NoEffectError(
+                word(
+                    f"{self!r} finds no parameter to shard",
+                    why=f"of {len(parameters)} parameters none has a free dim that divides by "
+                    f'the {assignment.mesh.size_of(self.axis)} devices of "{self.axis}"',
+                    hint="another axis, or sizes that divide",
+                )
+            )
+        pinned = list(others)
+        if self.stage < 3:
+            pinned += sorted(covered)
+        if self.stage == 1:
+            pinned += [i for i, leaf in enumerate(signature.arguments) if "acc_grads" in leaf.path]
+        pins: list[Action] = [Replicate(signature.arguments[i].name, self.axis) for i in pinned]
+        return [*pins, *(Tile(signature.arguments[i].name, dim, self.axis) for i, dim in chosen)]
+
+    def _cover(self, assignment: Assignment, parameters: Sequence[int]) -> tuple[list[tuple[int, int]], set[int]]:
+        """Classes as (parameter, dim), greedily by the bytes they newly shard; and the parameters they shard."""
+        tables = assignment.structure.tables
+        options: dict[int, dict[int, int]] = {}
+        for parameter in parameters:
+            if any(self.axis in axes for axes in assignment.argument_axes[parameter]):
+                continue
+            for dim in range(len(tables.shapes[parameter])):
+                class_ = assignment.class_of(parameter, dim)
+                if class_ is None or assignment.claims.order[self.axis][class_] != NEVER:
+                    continue
+                devices = assignment.mesh.size_of(self.axis, *assignment.axes_of_class(class_))
+                if assignment.classes.size[class_] % devices == 0:
+                    options.setdefault(class_, {}).setdefault(parameter, dim)
+        total = sum(tables.bytes_of[p] for p in parameters)
+        covered: set[int] = set()
+        chosen: list[tuple[int, int]] = []
+        while options and sum(tables.bytes_of[p] for p in covered) < ENOUGH * total:
+            gain = {c: sum(tables.bytes_of[p] for p in own if p not in covered) for c, own in options.items()}
+            best = max(gain, key=lambda c: (gain[c], -c))
+            if not gain[best]:
+                break
+            own = options.pop(best)
+            chosen.append(next(iter(own.items())))
+            covered |= set(own)
+        return chosen, covered

@@ -1,0 +1,1 @@
+"""Tables and pictures of what was decided: plain records in, text and HTML out."""

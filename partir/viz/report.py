@@ -1,0 +1,140 @@
+"""What a partitioning did, as tables: a row per tactic, a row per argument, collectives by scope."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from partir.program import Program, origin_of
+from partir.sharding.assignment import Assignment
+from partir.sharding.layout import spec_of
+from partir.sharding.plan import COLLECTIVES, Plan
+from partir.viz.table import Table
+
+MANY = 8
+"""How many lines of one kind a report shows before it only counts them."""
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Collectives by kind in one line: `38 all_reduce`, or `none`."""
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
+
+
+def spec_text(spec: Sequence[object]) -> str:
+    """A PartitionSpec as a reader writes it: P('data', None, ('x', 'y'))."""
+    return f"P({', '.join(repr(entry) for entry in spec)})"
+
+
+def sharded_arguments(plan: Plan) -> int:
+    """How many arguments are sharded at all."""
+    return sum(bool(spec_of(layout)) for layout in plan.arguments)
+
+
+def tactics_table(program: Program, stages: Sequence[tuple[str, Plan]], notes: Sequence[str]) -> Table:
+    """A row per tactic: how many arguments are sharded after it, and the collectives of the program so far."""
+    total = len(program.signature.arguments)
+    kinds = [kind for kind in COLLECTIVES if any(kind in plan.collectives for _, plan in stages)]
+    rows = [
+        (
+            name,
+            f"{sharded_arguments(plan)} of {total}",
+            *(str(plan.collectives.get(kind, 0)) for kind in kinds),
+        )
+        for name, plan in stages
+    ]
+    mesh = ", ".join(f"{name}={size}" for name, size in stages[-1][1].assignment.mesh.axes)
+    return Table(
+        f"{program.name} on mesh {mesh}",
+        ("tactic", "sharded arguments", *kinds),
+        tuple(rows),
+        tuple(notes),
+        frozenset({"sharded arguments", *kinds}),
+    )
+
+
+def arguments_table(program: Program, plan: Plan) -> Table:
+    """A row per argument: shape, role and spec."""
+    rows = [
+        (leaf.name, leaf.dtype, "x".join(map(str, leaf.shape)), leaf.role, spec_text(spec_of(layout)))
+        for leaf, layout in zip(program.signature.arguments, plan.arguments, strict=True)
+    ]
+    return Table(f"arguments of {program.name}", ("argument", "dtype", "shape", "role", "spec"), tuple(rows))
+
+
+def collectives_by_scope(plan: Plan) -> dict[str, dict[str, int]]:
+    """Counts by kind for each scope (and phase) whose ops need them; results of the program under `(results)`."""
+    tables = plan.assignment.structure.tables
+    found: dict[str, Counter[str]] = {}
+
+    def add(row: int, kinds: list[str]) -> None:
+        if not kinds:
+            return
+        if row < 0:
+            name = "(results)"
+        else:
+            scope, phase = tables.scope(tables.rows[row]), tables.phase(tables.rows[row])
+            name = f"{scope or '(program)'}" + ("" if phase == "forward" else f" [{phase}]")
+        found.setdefault(name, Counter()).update(kinds)
+
+    for value, settlement in plan.settlements.items():
+        add(tables.producer[value], [s.kind for s in settlement.steps if s.kind != "all_slice"])
+    for reshard in plan.reshards.values():
+        add(reshard.row, [s.kind for s in reshard.steps if s.kind != "all_slice"])
+    return {name: {kind: c[kind] for kind in COLLECTIVES if c[kind]} for name, c in sorted(found.items())}
+
+
+def shortened(lines: Sequence[str], heading: str) -> list[str]:
+    """Lines under a heading, the first few of them, each once."""
+    unique = list(dict.fromkeys(lines))
+    if not unique:
+        return []
+    shown = [heading, *(f"  {line}" for line in unique[:MANY])]
+    return shown + ([f"  and {len(unique) - MANY} more"] if len(unique) > MANY else [])
+
+
+def conflict_lines(assignment: Assignment) -> list[str]:
+    """Conflicts by scope and axis: the dims that have the axis there, those that do not, and at how many ops."""
+    classes, structure = assignment.classes, assignment.structure
+    found: Counter[tuple[str, str, str, str]] = Counter()
+    names: dict[int, str] = {}
+
+    def name(factor: int) -> str:
+        class_ = int(classes.of_factor[factor]) if factor >= 0 else -1
+        if class_ not in names:
+            members = classes.arguments_by_class[class_] if class_ >= 0 else []
+            if members:
+                names[class_] = f"{structure.addresses.names[members[0][0]]}:{members[0][1]}"
+            else:
+                names[class_] = f"an inner dim of {classes.size[class_]}" if class_ >= 0 else "nobody"
+        return names[class_]
+
+    for conflict in assignment.conflicts:
+        scope = structure.tables.scope(structure.tables.rows[conflict.row]) or "(program)"
+        losers = ", ".join(sorted({name(f) for f in conflict.losers}))
+        found[scope, conflict.axis, name(conflict.winner), losers] += 1
+    return [
+        f'{scope}: {winner} has "{axis}", {losers} {"do" if "," in losers else "does"} not ({count} ops)'
+        for (scope, axis, winner, losers), count in sorted(found.items())
+    ]
+
+
+def whole_lines(plan: Plan) -> list[str]:
+    """What stayed whole and why: sizes that do not divide, constraints that were not honoured, ops that work on no slices."""
+    assignment = plan.assignment
+    tables = assignment.structure.tables
+    lines = [str(item) for item in assignment.claims.undivided]
+    lines += assignment.structure.wishes(assignment.mesh).refused
+    closed: dict[tuple[str, str, str], list[int]] = {}
+    for reshard in plan.reshards.values():
+        if reshard.row < 0 or not any(step.kind == "all_gather" for step in reshard.steps):
+            continue
+        row = tables.rows[reshard.row]
+        if not any(assignment.structure.atoms.shapes[reshard.row].closed):
+            continue
+        origin = origin_of(row.op)
+        key = (row.op.name.rsplit(".", 1)[-1], origin.scope.data or "(program)", origin.source.data)
+        closed.setdefault(key, []).append(tables.bytes_of[reshard.value])
+    for (op, scope, source), sizes in closed.items():
+        at = f" at {source}" if source else ""
+        lines.append(f"{op} in {scope}{at} cannot work on slices of that dim: {sum(sizes):,} bytes gathered for it")
+    return lines
