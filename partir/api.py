@@ -84,7 +84,7 @@ class Jitted:
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Import the function for these arguments (arrays or ShapeDtypeStructs), once."""
         mesh = self._mesh_now()
-        program = trace(self._fun, args, kwargs, self._options, platform=_platform(mesh))
+        program = trace(self._fun, args, kwargs, self._options, platform=_platform(mesh), mesh=Mesh.of(mesh))
         return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, self._target)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:

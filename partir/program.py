@@ -6,7 +6,7 @@ import fnmatch
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
@@ -209,6 +209,7 @@ def type_bytes(type_: Any) -> int:
     return count * element_bytes(type_.element_type)
 
 
+@lru_cache(maxsize=None)
 def element_bytes(element: Any) -> int:
     """The bytes of one element, by the element type's name (`f32`, `bf16`, `i1`, `complex<f32>`)."""
     text = str(element)

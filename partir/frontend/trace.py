@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh, AxisType
 from jax.tree_util import PyTreeDef
 
 from partir.errors import PartirError, ProgramError, word
 from partir.frontend import signature as signature_
 from partir.frontend.bridge import bridge
 from partir.frontend.marks import importing
+from partir.mesh import Mesh
 from partir.program import Leaf, Program, Signature
 
 
@@ -67,10 +69,13 @@ def trace(
     options: Options | None = None,
     *,
     platform: str = "cpu",
+    mesh: Mesh | None = None,
     state: Sequence[tuple[int, int]] | None = None,
 ) -> Program:
     """Import `fun` for these arguments (arrays, numbers or `ShapeDtypeStruct`s) and this platform.
 
+    Axes of `mesh` may be named by sharding constraints in the function; they are wishes, so that the trace sees axes of type
+    Auto whatever the user's are.
     `state` states the pairs (argument leaf, result leaf) of a step by flat number; None infers them from donation and
     equal structure. Raises ProgramError for a function `jax.jit` refuses, and for ordered effects.
     """
@@ -78,7 +83,7 @@ def trace(
     static = signature_.static_names(fun, options.static_argnums, options.static_argnames, len(args))
     shapes = [arg if i in static[0] else jax.tree.map(abstract, arg) for i, arg in enumerate(args)]
     keywords = {k: v if k in static[1] else jax.tree.map(abstract, v) for k, v in kwargs.items()}
-    with importing():
+    with importing(), _axes_of(mesh):
         try:
             traced = jax.jit(fun, keep_unused=True, **options.keywords()).trace(*shapes, **keywords)
             _refuse_ordered(fun, traced)
@@ -106,6 +111,12 @@ def trace(
         Trees(jax.tree.structure(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated")), jax.tree.structure(out)),
         _host(lowered),
     )
+
+
+def _axes_of(mesh: Mesh | None) -> Any:
+    logical = mesh or Mesh()
+    auto = AbstractMesh(tuple(logical.shape.values()), logical.names, axis_types=(AxisType.Auto,) * len(logical.axes))
+    return jax.sharding.use_abstract_mesh(auto)
 
 
 def _refuse_ordered(fun: Callable[..., Any], traced: Any) -> None:

@@ -181,7 +181,7 @@ class Executable:
         """The function itself, on flat arguments."""
         flat = (*flat, *self.program.constants)
         callee = Callee(self.local, self.out_avals, self.program.host or Host(), self.program.name)
-        placed = [jax.sharding.reshard(x, sharding) for x, sharding in zip(flat, self.in_shardings, strict=True)]
+        placed = [_enter(x, sharding) for x, sharding in zip(flat, self.in_shardings, strict=True)]
         return jax.shard_map(
             lambda *xs: _call_p.bind(*xs, callee=callee),
             mesh=self.mesh,
@@ -242,6 +242,19 @@ class Executable:
         ]
         args, kwargs = jax.tree.unflatten(self.trees.arguments, shapes)
         return self.jitted.lower(*args, **kwargs)
+
+
+def _enter(x: Any, sharding: NamedSharding) -> Any:
+    """Lay a value as `shard_map` takes it: axes of type Explicit are part of its type and must match, others follow by
+    themselves."""
+    explicit = sharding.mesh.explicit_axes
+    if not explicit:
+        return x
+    spec = [
+        tuple(axis for axis in ((entry,) if isinstance(entry, str) else entry or ()) if axis in explicit)
+        for entry in sharding.spec
+    ]
+    return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec(*(axes or None for axes in spec))))
 
 
 def _dtype(name: str) -> Any:

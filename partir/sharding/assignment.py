@@ -44,8 +44,11 @@ class Structure:
 
     @classmethod
     def of(cls, program: Program) -> Structure:
+        """Read a program, and find its atoms, classes and addresses."""
         tables = tables_.build(program)
-        return cls(program, tables, atoms_.build(tables), Addresses(tables))
+        structure = cls(program, tables, atoms_.build(tables), Addresses(tables))
+        structure.classes()
+        return structure
 
     def classes(self, cuts: frozenset[tuple[int, int]] = frozenset()) -> Classes:
         if cuts not in self._classes:

@@ -25,8 +25,11 @@ class Wishes:
 
 
 def dim_axes(sharding: TensorShardingAttr) -> list[tuple[str, ...]]:
-    """The axes of each dim, major first (a sub-axis counts as its whole name with its split, which no mesh has)."""
-    return [tuple(str(axis) for axis in dim.axis_names) for dim in sharding.dims]
+    """The axes of each dim, major first; a part of an axis shows as such, a name that no mesh has."""
+    return [
+        tuple(f"{axis.name}:({axis.pre_size}){axis.size}" if axis.is_part else axis.name for axis in dim.axes)
+        for dim in sharding.dims
+    ]
 
 
 def read(tables: Tables, atoms: Atoms, addresses: Addresses, mesh: Mesh) -> Wishes:

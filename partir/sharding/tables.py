@@ -104,7 +104,14 @@ class Tables:
     @cached_property
     def bytes_of(self) -> list[int]:
         """The global bytes of each value."""
-        return [type_bytes(value.type) for value in self.values]
+        by_type: dict[int, int] = {}
+        found: list[int] = []
+        for value in self.values:
+            size = by_type.get(id(value.type))
+            if size is None:
+                size = by_type[id(value.type)] = type_bytes(value.type)
+            found.append(size)
+        return found
 
     def view_of(self, value: SSAValue) -> View | None:
         """What a value is a view of (itself, if of nothing else); None when it is free."""

@@ -51,28 +51,20 @@ def _roles(structure: Structure) -> Roles:
             read.update((s, None) for s in sources if s < len(leaves) and leaves[s].role == "state")
     parameters = tuple(sorted(i for i in read if not _is_counter(leaves[i].shape, leaves[i].dtype)))
     if any(forward) and not all(forward):
-        parameters = tuple(i for i in parameters if _meets_inputs(structure, i, forward, of_parameters))
+        meets = _meets_inputs(structure, forward, of_parameters)
+        parameters = tuple(i for i in parameters if meets[i])
     return Roles(forward, parameters, of_parameters)
 
 
-def _meets_inputs(structure: Structure, argument: int, forward: list[bool], of_parameters: list[bool]) -> bool:
-    """Whether a state argument enters the model: the optimizer's own counters and moments meet only state before the
-    backward pass."""
-    tables = structure.tables
-    seen: set[int] = set()
-    stack = [argument]
-    while stack:
-        value = stack.pop()
-        for position, _ in tables.uses[value]:
-            if position < 0 or not forward[position]:
-                continue
-            for result in tables.rows[position].results:
-                if not of_parameters[result]:
-                    return True
-                if result not in seen:
-                    seen.add(result)
-                    stack.append(result)
-    return False
+def _meets_inputs(structure: Structure, forward: list[bool], of_parameters: list[bool]) -> list[bool]:
+    """Whether a value enters the model: the optimizer's counters and moments meet only state before the backward pass."""
+    meets = [False] * len(of_parameters)
+    for row, is_forward in zip(reversed(structure.tables.rows), reversed(forward), strict=True):
+        if is_forward and any(meets[r] or not of_parameters[r] for r in row.results):
+            for view in row.operands:
+                if view is not None:
+                    meets[view.source] = True
+    return meets
 
 
 def _is_counter(shape: tuple[int, ...], dtype: str) -> bool:

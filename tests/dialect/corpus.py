@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
+import jax.export
+import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -26,9 +29,12 @@ class Program:
     args: tuple[Any, ...]
     platforms: tuple[str, ...]
     x64: bool
+    explicit: bool  # lowered under a mesh with explicit axes
 
     def lower(self, platform: str) -> ir.Module:
-        with jax.enable_x64(self.x64):
+        explicit = jax.sharding.AxisType.Explicit
+        mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(explicit, explicit))
+        with jax.enable_x64(self.x64), jax.set_mesh(mesh) if self.explicit else contextlib.nullcontext():
             traced = jax.jit(self.fun).trace(*self.args)
             return traced.lower(lowering_platforms=(platform,)).compiler_ir()
 
@@ -38,12 +44,12 @@ def shape(*dims: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
 
 
 def program(
-    *args: Any, platforms: tuple[str, ...] = ("cpu",), x64: bool = False, name: str = ""
+    *args: Any, platforms: tuple[str, ...] = ("cpu",), x64: bool = False, explicit: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function under its own name."""
 
     def register(fun: Callable[..., Any]) -> Callable[..., Any]:
-        PROGRAMS[name or fun.__name__] = Program(fun, args, platforms, x64)
+        PROGRAMS[fun.__name__] = Program(fun, args, platforms, x64, explicit)
         return fun
 
     return register
@@ -59,8 +65,8 @@ ALL = ("cpu", "tpu", "cuda")
 @program(F)
 def unary(x):
     names = (
-        "abs cbrt ceil cos exp expm1 floor is_finite log log1p logistic neg round rsqrt sign sin sqrt tan tanh sinh cosh "
-        "asin acos atan asinh acosh atanh erf erfc erf_inv lgamma digamma bessel_i0e bessel_i1e square exp2"
+        "abs cbrt ceil cos exp expm1 floor is_finite log log1p logistic neg round rsqrt sign sin sqrt tan tanh sinh "
+        "cosh asin acos atan asinh acosh atanh erf erfc erf_inv lgamma digamma bessel_i0e bessel_i1e square exp2"
     )
     return [getattr(lax, name)(x) for name in names.split()], jnp.round(x), jnp.isinf(x)
 
@@ -140,10 +146,10 @@ def ragged_dot(x, w, sizes):
 @program(shape(2, 17, 17, 8), shape(3, 3, 4, 16))
 def convolution(x, k):
     def f(x, k):
+        layouts = ("NHWC", "HWIO", "NHWC")
         return lax.conv_general_dilated(
-            x, k, (2, 2), "SAME", rhs_dilation=(2, 1), dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=2,
-            precision="highest",
-        )  # fmt: skip
+            x, k, (2, 2), "SAME", (1, 1), (2, 1), layouts, feature_group_count=2, precision="highest"
+        )
 
     return f(x, k), jax.grad(lambda x, k: f(x, k).sum(), (0, 1))(x, k)
 
@@ -473,3 +479,43 @@ def gradients(x):
 @program(shape(3, dtype=jnp.float32), {"a": shape(2), "b": [shape(), shape(5)]})
 def pytrees(x, tree):
     return jax.tree.map(lambda v: v + x[0], tree), ()
+
+
+@program(F)
+def more_collectives(x):
+    m = mesh(data=4, model=2)
+
+    def body(x):
+        sizes = jnp.ones(4, jnp.int32)
+        ragged = lax.ragged_all_to_all(x[0], x[0], sizes, sizes, sizes, sizes, axis_name="data")
+        return (
+            lax.pbroadcast(x, "data", 1) + ragged.sum(),
+            lax.pmin(x, ("model",)),
+            lax.axis_index(("data", "model"))[None],
+        )
+
+    specs = P("data", "model"), P("data", "model"), P(("data", "model"))
+    return jax.shard_map(body, mesh=m, in_specs=P("data", "model"), out_specs=specs, check_vma=False)(x)
+
+
+@program(F, explicit=True)
+def explicit_shardings(x):
+    y = jax.sharding.reshard(x, P("data", "model"))
+    return y * 2, jnp.einsum("ij,kj->ik", y, y, out_sharding=P("data", None))
+
+
+@program(F)
+def memory_kinds(x):
+    m = mesh(data=8)
+    host = jax.device_put(x, NamedSharding(m, P("data"), memory_kind="pinned_host"))
+    return jax.device_put(host, NamedSharding(m, P("data"), memory_kind="device"))
+
+
+@program(F, platforms=("cpu", "tpu"))
+def platforms(x):
+    return lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+
+
+@program(jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 4"), jnp.float32))
+def symbolic_shapes(x):
+    return jnp.concatenate([x, x]), x.reshape(-1), jnp.ones_like(x) @ jnp.ones((4, 3)), x[::2], jnp.arange(x.shape[0])
