@@ -13,6 +13,7 @@ from partir.errors import MeshError, ProgramError, word
 from partir.frontend.signature import static_names
 from partir.frontend.trace import Options, abstract, name_of, trace
 from partir.mesh import Mesh
+from partir.runtime.processes import agree
 from partir.sharding.strategy import Strategy
 from partir.stages import Partitioned, Schedule, Traced
 
@@ -65,6 +66,9 @@ class Jitted:
         """The first call plans by the schedule; new shapes replay that strategy, and say so where it does not fit."""
         if self._first is None:
             part = traced.partition()
+            agreed = agree(part.strategy)
+            if agreed != part.strategy:
+                part = traced.replay(agreed)
             self._first = (part.strategy, len(part.assignment.claims.undivided))
             return part
         strategy, undivided = self._first

@@ -144,7 +144,7 @@ class _Bridge:
             return TagOp.create(
                 operands=list(op.operands),
                 result_types=[r.type for r in op.results],
-                properties={"tag": StringAttr(json.loads(payload.data))},
+                properties={"label": StringAttr(json.loads(payload.data))},
             )
         if target.data == CONSTRAIN:
             return ShardingConstraintOp.create(

@@ -105,7 +105,7 @@ class Addresses:
             assert isinstance(value, OpResult)
             op = value.op
             if isinstance(op, TagOp):
-                stem = f"#{op.tag.data}"
+                stem = f"#{op.label.data}"
             else:
                 origin = origin_of(op)
                 scope = f"{origin.scope.data}/" if origin.scope.data else ""

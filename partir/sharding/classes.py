@@ -148,9 +148,11 @@ def _edges(tables: Tables, atoms: Atoms, cuts: frozenset[tuple[int, int]]) -> It
             yield from _of_slots(tables, atoms, position, results=False, cuts=cuts)
     for argument, result in tables.program.signature.state:
         view = tables.outputs[result]
-        if view is not None and atoms.sizes_of[argument] == atoms.sizes_of[view.source]:
-            for k in range(atoms.count_of(argument)):
-                yield atoms.start[argument] + k, atoms.start[view.source] + k
+        for dim, source in enumerate(view.dims if view is not None else ()):
+            if view is not None and source >= 0:
+                ends = atoms.atoms_of(argument, dim), atoms.atoms_of(view.source, source)
+                if atoms.sizes_of[argument][dim] == atoms.sizes_of[view.source][source]:
+                    yield from zip(*ends, strict=True)
 
 
 def _of_slots(

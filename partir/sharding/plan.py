@@ -424,12 +424,16 @@ class _Planner:
             argument = self.tables.program.signature.argument_of_result.get(result)
             view = self.tables.outputs[result]
             assert view is not None
-            if argument is None or self.atoms.sizes_of[argument] != self.atoms.sizes_of[value]:
-                return None
-            if view.dims != tuple(range(len(self.tables.shapes[value]))):
+            if argument is None:
                 return None
             axes = self.assignment.argument_axes[argument]
-            return next((k for k, own in enumerate(axes) if axis in own), None)
+            for dim, source in enumerate(view.dims):
+                first, count = self._flat(argument, dim, 0), len(self.atoms.sizes_of[argument][dim])
+                for part, own in enumerate(axes[first : first + count]):
+                    same = source >= 0 and self.atoms.sizes_of[argument][dim] == self.atoms.sizes_of[value][source]
+                    if axis in own and same:
+                        return self._flat(value, source, part)
+            return None
         if slot < 0:
             return None
         row, shape = self.tables.rows[position], self.atoms.shapes[position]

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ Named = tuple[str, int, str]
 class Strategy:
     """What was decided for one function: `actions` in order, on `mesh`.
 
-    `arguments` and `results` (path, rank, dtype) identify the function; sizes may differ where it is used again. Works as an
-    item of a schedule.
+    `arguments` and `results` (path, rank, dtype) identify the function; sizes may differ where it is used again. `model` are
+    the words of the command line that make it again (`("gpt", "layers=4")`), where it was made there. Works as an item of a
+    schedule.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Strategy:
     actions: tuple[Action, ...]
     arguments: tuple[Named, ...]
     results: tuple[Named, ...]
+    model: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, assignment: Assignment, actions: Sequence[Action] | None = None) -> Strategy:
@@ -67,6 +69,7 @@ class Strategy:
             "actions": [to_json(action) for action in self.actions],
             "arguments": [list(entry) for entry in self.arguments],
             "results": [list(entry) for entry in self.results],
+            "model": list(self.model),
         }
 
     def check(self, program: Program) -> None:
@@ -111,10 +114,12 @@ def load_strategy(path: str | os.PathLike[str]) -> Strategy:
                 hint="it may have been cut short: save it again",
             )
         ) from None
-    return _read(record, os.fspath(path))
+    return from_record(record, os.fspath(path))
 
 
-def _read(record: Any, path: str) -> Strategy:
+def from_record(record: Any, path: str) -> Strategy:
+    """A strategy from the data of its file; `path` is what messages call it. Raises StrategyError where it is none."""
+
     def refuse(why: str) -> StrategyError:
         return StrategyError(word(f"{path} is not a strategy file", why=why, hint="a file that Strategy.save wrote"))
 
@@ -134,10 +139,12 @@ def _read(record: Any, path: str) -> Strategy:
         ]
     except (TypeError, ValueError) as error:
         raise refuse(f"mesh, arguments or results are malformed: {error}") from None
-    if not isinstance(fields["actions"], list):
-        raise refuse("actions is not a list")
+    model = fields.get("model", [])
+    for key, value in (("actions", fields["actions"]), ("model", model)):
+        if not isinstance(value, list):
+            raise refuse(f"{key} is not a list")
     actions = tuple(from_json(item) for item in fields["actions"])  # type: ignore[reportUnknownVariableType]
-    return Strategy(str(fields["name"]), mesh, actions, named[0], named[1])
+    return Strategy(str(fields["name"]), mesh, actions, named[0], named[1], tuple(map(str, model)))
 
 
 def _named(program: Program) -> tuple[tuple[Named, ...], tuple[Named, ...]]:

@@ -47,7 +47,7 @@ class Manual:
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         if self.axis is not None:
             assignment.mesh.check(self.axis)
-        wanted: list[tuple[str, int, str]] = []
+        wanted: list[tuple[str, int | Choice, str]] = []
         problems: list[str] = []
         for pattern, value in self._entries(assignment):
             for index in _select(assignment, pattern):
@@ -57,6 +57,10 @@ class Manual:
         actions: list[Action] = []
         now = assignment
         for name, dim, axis in wanted:
+            if isinstance(dim, Choice):
+                dim = first_divisible(now, assignment.structure.addresses.find(name), axis)
+                if dim is None:
+                    continue
             problem = refusal(now, name, dim, axis, assignment)
             if problem is not None:
                 problems.append(problem)
@@ -122,10 +126,11 @@ def _wanted(
     index: int,
     value: Any,
     axis: str | None,
-    wanted: list[tuple[str, int, str]],
+    wanted: list[tuple[str, int | Choice, str]],
     problems: list[str],
 ) -> None:
-    """Append the (address, dim, axis) triples that one entry asks for one value."""
+    """Append the (address, dim, axis) triples that one entry asks for one value; a dim to be chosen is chosen when its turn
+    comes, since earlier ones may take it."""
     name = assignment.structure.addresses.names[index]
     shape = assignment.structure.tables.shapes[index]
     if isinstance(value, NamedSharding):
@@ -153,9 +158,7 @@ def _wanted(
             )
         )
     if value is FIRST_DIVISIBLE_DIM:
-        dim = first_divisible(assignment, index, axis)
-        if dim is not None:
-            wanted.append((name, dim, axis))
+        wanted.append((name, FIRST_DIVISIBLE_DIM, axis))
         return
     try:
         wanted.append((name, assignment.dim_of(index, int(value)), axis))

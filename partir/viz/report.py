@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from partir.program import Program, origin_of
 from partir.sharding.assignment import Assignment
-from partir.sharding.layout import spec_of
+from partir.sharding.layout import local_shape, spec_of
 from partir.sharding.plan import COLLECTIVES, Plan
+from partir.viz.repeats import together
 from partir.viz.table import Table
 
 MANY = 8
@@ -30,14 +32,42 @@ def sharded_arguments(plan: Plan) -> int:
     return sum(bool(spec_of(layout)) for layout in plan.arguments)
 
 
+def bytes_text(count: int) -> str:
+    """A number of bytes as a reader says it.
+
+    >>> bytes_text(512), bytes_text(3_989_508), bytes_text(80_000_000_000)
+    ('512 B', '3.99 MB', '80.0 GB')
+    """
+    size, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if size < 999.5:
+            break
+        size /= 1000
+    return f"{count} B" if unit == "B" else f"{f'{size:#.3g}'.rstrip('.')} {unit}"
+
+
+def argument_bytes(plan: Plan, *, donated: bool = False) -> int:
+    """The bytes one device holds of all arguments, or of those that are donated."""
+    tables, sizes = plan.assignment.structure.tables, plan.assignment.mesh.axes
+    total = 0
+    for argument, (leaf, layout) in enumerate(zip(tables.program.signature.arguments, plan.arguments, strict=True)):
+        if leaf.donated or not donated:
+            elements = math.prod(leaf.shape)
+            local = math.prod(local_shape(layout, sizes)) if leaf.shape else 1
+            total += tables.bytes_of[argument] * local // elements if elements else 0
+    return total
+
+
 def tactics_table(program: Program, stages: Sequence[tuple[str, Plan]], notes: Sequence[str]) -> Table:
-    """A row per tactic: how many arguments are sharded after it, and the collectives of the program so far."""
+    """A row per tactic: how many arguments are sharded after it and what a device holds of them all, and the collectives of
+    the program so far."""
     total = len(program.signature.arguments)
     kinds = [kind for kind in COLLECTIVES if any(kind in plan.collectives for _, plan in stages)]
     rows = [
         (
             name,
             f"{sharded_arguments(plan)} of {total}",
+            bytes_text(argument_bytes(plan)),
             *(str(plan.collectives.get(kind, 0)) for kind in kinds),
         )
         for name, plan in stages
@@ -45,19 +75,25 @@ def tactics_table(program: Program, stages: Sequence[tuple[str, Plan]], notes: S
     mesh = ", ".join(f"{name}={size}" for name, size in stages[-1][1].assignment.mesh.axes)
     return Table(
         f"{program.name} on mesh {mesh}",
-        ("tactic", "sharded arguments", *kinds),
+        ("tactic", "sharded arguments", "bytes per device", *kinds),
         tuple(rows),
         tuple(notes),
-        frozenset({"sharded arguments", *kinds}),
+        frozenset({"sharded arguments", "bytes per device", *kinds}),
     )
 
 
-def arguments_table(program: Program, plan: Plan) -> Table:
-    """A row per argument: shape, role and spec."""
-    rows = [
-        (leaf.name, leaf.dtype, "x".join(map(str, leaf.shape)), leaf.role, spec_text(spec_of(layout)))
-        for leaf, layout in zip(program.signature.arguments, plan.arguments, strict=True)
+def arguments_table(program: Program, plan: Plan, *, brief: bool = False) -> Table:
+    """A row per argument: shape, role and spec. `brief` puts the same argument of repeated layers into one row."""
+    leaves = program.signature.arguments
+    cells = [
+        (leaf.dtype, "x".join(map(str, leaf.shape)), leaf.role, spec_text(spec_of(layout)))
+        for leaf, layout in zip(leaves, plan.arguments, strict=True)
     ]
+    names = [leaf.name for leaf in leaves]
+    if brief:
+        rows = [(r.name, *map(str, r.cells)) for r in together(names, cells)]
+    else:
+        rows = [(name, *own) for name, own in zip(names, cells, strict=True)]
     return Table(f"arguments of {program.name}", ("argument", "dtype", "shape", "role", "spec"), tuple(rows))
 
 
@@ -84,8 +120,8 @@ def collectives_by_scope(plan: Plan) -> dict[str, dict[str, int]]:
 
 
 def shortened(lines: Sequence[str], heading: str) -> list[str]:
-    """Lines under a heading, the first few of them, each once."""
-    unique = list(dict.fromkeys(lines))
+    """Lines under a heading, the first few of them, each once, and those of repeated layers together."""
+    unique = [repeated.name for repeated in together(list(dict.fromkeys(lines)), [()] * len(set(lines)))]
     if not unique:
         return []
     shown = [heading, *(f"  {line}" for line in unique[:MANY])]

@@ -489,7 +489,7 @@ def more_collectives(x):
         sizes = jnp.ones(4, jnp.int32)
         ragged = lax.ragged_all_to_all(x[0], x[0], sizes, sizes, sizes, sizes, axis_name="data")
         return (
-            lax.pbroadcast(x, "data", 1) + ragged.sum(),
+            lax.pbroadcast(x, ("data",), 1) + ragged.sum(),
             lax.pmin(x, ("model",)),
             lax.axis_index(("data", "model"))[None],
         )

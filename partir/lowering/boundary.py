@@ -1,0 +1,224 @@
+"""The boundary of a module as attributes of `main`: path, role, pairing and sharding of each argument and result.
+
+    func.func public @main(%x: tensor<8x16xf32> {partir.path = ["batch", "x"], sdy.sharding = #sdy.sharding<@mesh, ...>})
+
+So that text says what a `Signature` says, and addresses (`params/mlp/w`) mean the same after a round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, TensorType, UnitAttr, i64
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, SSAValue
+
+from partir.dialect.constants import dtype_of
+from partir.dialect.sdy import MeshAttr, MeshOp, MeshShape, TensorShardingAttr
+from partir.errors import IRError, word
+from partir.mesh import Mesh
+from partir.program import Leaf, Path, Role, Signature
+from partir.sharding.actions import Replicate
+from partir.sharding.layout import Layout, axes_of, spec_of
+from partir.sharding.plan import Plan
+from partir.sharding.rule import shape_of
+
+PATH = "partir.path"
+ROLE = "partir.role"
+DONATED = "partir.donated"
+ARGUMENT = "partir.argument"
+"""On a result: the number of the argument it is the new state of."""
+SHARDING = "sdy.sharding"
+MESH = "mesh"
+
+Attributes = dict[str, Attribute]
+
+
+def mesh_op(mesh: Mesh) -> MeshOp:
+    """`sdy.mesh @mesh = <["data"=4, "model"=2]>`"""
+    return MeshOp(MESH, MeshAttr.of(mesh))
+
+
+def mesh_of(module: ModuleOp) -> Mesh:
+    """The mesh of a module. Raises IRError unless it has exactly one, in the natural order of devices."""
+    found = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
+    if len(found) != 1:
+        raise IRError(
+            word(
+                f"the module has {len(found)} meshes" if found else "the module has no mesh",
+                why="it takes one to know how many devices an axis has",
+                hint="sdy.mesh @mesh = <[\"data\"=4]> in the text, or the pass partir-mesh{axes=\"data=4\"} first",
+            )
+        )
+    attr = found[0].mesh
+    if attr.device_ids:
+        raise IRError(
+            word(
+                f"mesh @{found[0].sym_name.data} has device_ids",
+                why="partir numbers devices along the axes, last axis innermost",
+            )
+        )
+    return attr.mesh
+
+
+def main_of(module: ModuleOp) -> FuncOp:
+    """The function `main` of a module. Raises IRError where there is none, or it has no single block."""
+    for op in module.body.block.ops:
+        if isinstance(op, FuncOp) and op.sym_name.data == "main":
+            if len(op.body.blocks) != 1 or not isinstance(op.body.blocks[0].last_op, ReturnOp):
+                raise IRError(word("@main is not one block that ends with func.return"))
+            return op
+    raise IRError(word("the module has no function @main"))
+
+
+def function(
+    block: Block, arguments: Sequence[Attributes], results: Sequence[Attributes], returned: Sequence[SSAValue]
+) -> FuncOp:
+    """`main` with a finished block."""
+    types = [a.type for a in block.args], [v.type for v in returned]
+    return FuncOp("main", types, block_region(block), "public", arg_attrs=_array(arguments), res_attrs=_array(results))
+
+
+def block_region(block: Block) -> Any:
+    """A region of one block."""
+    from xdsl.ir import Region
+
+    return Region(block)
+
+
+def _array(entries: Sequence[Attributes]) -> ArrayAttr[DictionaryAttr] | None:
+    return ArrayAttr([DictionaryAttr(entry) for entry in entries]) if any(entries) else None
+
+
+def names(signature: Signature) -> tuple[list[Attributes], list[Attributes]]:
+    """The attributes that say a signature, of arguments and of results."""
+    arguments: list[Attributes] = []
+    for leaf in signature.arguments:
+        entry: Attributes = {PATH: _path(leaf.path)}
+        if leaf.role != "input":
+            entry[ROLE] = StringAttr(leaf.role)
+        if leaf.donated:
+            entry[DONATED] = UnitAttr()
+        arguments.append(entry)
+    results: list[Attributes] = [{PATH: _path(leaf.path)} for leaf in signature.results]
+    for argument, result in signature.state:
+        results[result][ARGUMENT] = IntegerAttr(argument, i64)
+    return arguments, results
+
+
+def shardings(plan: Plan) -> tuple[list[Attributes], list[Attributes]]:
+    """How a plan lays arguments and results; `replicated` are the axes an argument is kept whole on by `Replicate`."""
+    assignment = plan.assignment
+    pinned: dict[int, set[str]] = {}
+    for action in assignment.actions:
+        if isinstance(action, Replicate):
+            pinned.setdefault(assignment.structure.addresses.find(action.value), set()).add(action.axis)
+    arguments: list[Attributes] = []
+    for argument, layout in enumerate(plan.arguments):
+        kept = pinned.get(argument, set()).difference(axes_of(plan.entries[argument]))
+        arguments.append({SHARDING: _sharding(layout, [a for a in assignment.mesh.names if a in kept])})
+    return arguments, [{SHARDING: _sharding(layout)} for layout in plan.outputs]
+
+
+def _sharding(layout: Layout, replicated: Sequence[str] = ()) -> TensorShardingAttr:
+    entries = [() if e is None else (e,) if isinstance(e, str) else e for e in spec_of(layout)]
+    entries += [()] * (len(layout) - len(entries))
+    return TensorShardingAttr.of(MESH, entries, replicated=replicated)
+
+
+def merged(first: Sequence[Attributes], second: Sequence[Attributes]) -> list[Attributes]:
+    return [a | b for a, b in zip(first, second, strict=True)]
+
+
+def _path(path: Path) -> ArrayAttr[StringAttr]:
+    return ArrayAttr([StringAttr(level) for level in path])
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------------
+
+
+def signature_of(main: FuncOp) -> Signature:
+    """What the attributes of `main` say; an argument without a path is called by its name in the text, else `arg0`."""
+    block = main.body.blocks[0]
+    returned = block.last_op
+    assert returned is not None
+    arguments: list[Leaf] = []
+    taken: set[Path] = set()
+    for number, (value, entry) in enumerate(zip(block.args, entries(main.arg_attrs, len(block.args)), strict=True)):
+        path = _read_path(entry) or (value.name_hint or f"arg{number}",)
+        if path in taken:
+            path = (f"arg{number}",)
+        taken.add(path)
+        role = entry.get(ROLE)
+        arguments.append(
+            Leaf(
+                path,
+                shape_of(value.type),
+                _dtype(value.type),
+                _role(role.data) if isinstance(role, StringAttr) else "input",
+                DONATED in entry,
+            )
+        )
+    results: list[Leaf] = []
+    state: list[tuple[int, int]] = []
+    for number, (value, entry) in enumerate(
+        zip(returned.operands, entries(main.res_attrs, len(returned.operands)), strict=True)
+    ):
+        results.append(Leaf(_read_path(entry) or (f"result{number}",), shape_of(value.type), _dtype(value.type)))
+        argument = entry.get(ARGUMENT)
+        if isinstance(argument, IntegerAttr):
+            number_of = argument.value.data
+            if not 0 <= number_of < len(arguments) or arguments[number_of].shape != results[-1].shape:
+                raise IRError(
+                    word(
+                        f"result {number} is paired with argument {number_of}",
+                        why=f"there are {len(arguments)} arguments, and the two need one shape",
+                    )
+                )
+            state.append((number_of, number))
+    return Signature(tuple(arguments), tuple(results), tuple(state))
+
+
+def entries(attrs: ArrayAttr[DictionaryAttr] | None, count: int) -> list[Attributes]:
+    """The attributes of each argument or result."""
+    return [dict(entry.data) for entry in attrs] if attrs is not None else [{} for _ in range(count)]
+
+
+def axes_read(entry: Attributes, mesh: Mesh, where: str) -> tuple[list[tuple[str, ...]] | None, tuple[str, ...]]:
+    """The axes of each dim and the replicated axes that `sdy.sharding` says; None where there is no sharding."""
+    attr = entry.get(SHARDING)
+    if attr is None:
+        return None, ()
+    assert isinstance(attr, TensorShardingAttr)
+    if isinstance(attr.mesh, MeshShape) and attr.mesh.axes != mesh.axes:
+        raise IRError(word(f"{where} is sharded over another mesh than the module's", where=str(attr)))
+    refs = [ref for dim in attr.dims for ref in dim.axes] + list(attr.replicated)
+    if attr.unreduced or any(ref.is_part for ref in refs):
+        raise IRError(
+            word(f"cannot read the sharding of {where}", where=str(attr), why="it has unreduced axes or parts of axes")
+        )
+    for ref in refs:
+        mesh.check(ref.name)
+    return [dim.names for dim in attr.dims], tuple(ref.name for ref in attr.replicated)
+
+
+def _read_path(entry: Attributes) -> Path:
+    attr = entry.get(PATH)
+    if not isinstance(attr, ArrayAttr):
+        return ()
+    levels = cast("ArrayAttr[Attribute]", attr)
+    return tuple(level.data for level in levels if isinstance(level, StringAttr))
+
+
+def _role(text: str) -> Role:
+    if text == "state" or text == "constant" or text == "input":
+        return text
+    raise IRError(word(f'an argument has the role "{text}"', why="roles are state, input and constant"))
+
+
+def _dtype(type_: Attribute) -> str:
+    try:
+        return dtype_of(type_).name if isinstance(type_, TensorType) else str(type_)
+    except KeyError:
+        return str(type_)

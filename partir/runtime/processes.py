@@ -1,0 +1,36 @@
+"""Several processes, one decision: all of them run what process 0 decided."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from partir.errors import StrategyError, word
+from partir.sharding.strategy import Strategy, from_record
+
+
+def agree(strategy: Strategy) -> Strategy:
+    """Process 0's strategy, in every process (collective: all processes must call). Alone, the strategy itself.
+
+    Raises StrategyError, in every process, when the text did not arrive whole; a process whose program differs raises when it
+    replays the strategy.
+    """
+    if jax.process_count() == 1:
+        return strategy
+    text = json.dumps(strategy.to_json(), sort_keys=True).encode()
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
+    mine = np.zeros(length, np.uint8)
+    if jax.process_index() == 0:
+        mine[:] = np.frombuffer(text, np.uint8)
+    arrived = np.asarray(multihost_utils.broadcast_one_to_all(mine)).astype(np.uint8).tobytes()
+    digest = np.frombuffer(hashlib.sha256(arrived).digest(), np.uint8)
+    everyone = np.asarray(multihost_utils.process_allgather(digest))
+    if not np.array_equal(everyone, np.broadcast_to(digest, everyone.shape)):
+        raise StrategyError(
+            word("the processes do not agree on a strategy", why="process 0's strategy arrived differently in some of them")
+        )
+    return from_record(json.loads(arrived), "the strategy of process 0")

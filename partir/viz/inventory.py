@@ -1,0 +1,77 @@
+"""What is in a program, as tables: its scopes, its dimension classes, the scopes that owe collectives."""
+
+from __future__ import annotations
+
+from partir.program import ScopeTree
+from partir.sharding.assignment import Assignment
+from partir.sharding.plan import COLLECTIVES, Plan
+from partir.viz.repeats import Repeated, together
+from partir.viz.report import collectives_by_scope
+from partir.viz.table import Table
+
+
+def scopes_table(tree: ScopeTree) -> Table:
+    """A row per named scope, indented as they are nested, with the number of its ops; repeated layers in one row."""
+    names: list[str] = []
+    ops: list[int] = []
+
+    def visit(node: ScopeTree, path: str) -> None:
+        for child in node.children.values():
+            names.append(f"{path}{child.name}")
+            ops.append(child.total)
+            visit(child, f"{path}{child.name}/")
+
+    visit(tree, "")
+    rows = [("(program)", "", str(tree.total))]
+    for repeated in together(names, [()] * len(names)):
+        level, total = repeated.name.rpartition("/")[2], sum(ops[row] for row in repeated.rows)
+        indent = "  " * (1 + repeated.name.count("/"))
+        rows.append((f"{indent}{level}", _times(repeated), str(total)))
+    return Table("scopes", ("scope", "times", "ops"), tuple(rows), right=frozenset({"times", "ops"}))
+
+
+def classes_table(assignment: Assignment) -> Table:
+    """A row per dimension class that touches arguments: its size (and the dim it is part of), the axes it is cut over, how
+    many dims of arguments are in it; the same class of repeated layers in one row."""
+    classes, structure = assignment.classes, assignment.structure
+    shown: list[str] = []
+    cells: list[tuple[str, str, str]] = []
+    for class_, members in enumerate(classes.arguments_by_class):
+        if not members:
+            continue
+        argument, dim, _ = members[0]
+        size, parts = classes.size[class_], structure.atoms.sizes_of[argument][dim]
+        shown.append(f"{structure.addresses.names[argument]}:{dim}")
+        cells.append(
+            (
+                str(size) if len(parts) == 1 else f"{size} of {'x'.join(map(str, parts))}",
+                ", ".join(assignment.axes_of_class(class_)),
+                str(len(members)),
+            )
+        )
+    rows = [(r.name, _times(r), *map(str, r.cells)) for r in together(shown, cells)]
+    return Table(
+        "dimension classes, each named by the first argument:dim in it",
+        ("class", "times", "size", "axes", "argument dims"),
+        tuple(rows),
+        right=frozenset({"times", "argument dims"}),
+    )
+
+
+def scope_collectives_table(plan: Plan) -> Table:
+    """A row per scope (and phase) whose ops owe collectives, repeated layers in one row, and the sum of all."""
+    found = collectives_by_scope(plan)
+    kinds = [kind for kind in COLLECTIVES if kind in plan.collectives]
+    repeated = together(list(found), [tuple(own.get(kind, 0) for kind in kinds) for own in found.values()])
+    rows = [(r.name, _times(r), *(str(cell or "") for cell in r.cells)) for r in repeated]
+    rows.append(("in all", "", *(str(plan.collectives[kind]) for kind in kinds)))
+    return Table(
+        "collectives by scope" if kinds else "no collectives",
+        ("scope", "times", *kinds),
+        tuple(rows if kinds else ()),
+        right=frozenset({"times", *kinds}),
+    )
+
+
+def _times(repeated: Repeated) -> str:
+    return str(repeated.count) if repeated.count > 1 else ""

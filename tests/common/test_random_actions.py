@@ -1,0 +1,101 @@
+"""Whatever is decided, the numbers stay: 200 random action sequences on small programs equal the plain function."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from equal import assert_same, mesh_of
+from programs import PROGRAMS
+
+import partir
+from partir.mesh import Mesh
+from partir.sharding.actions import Action, Cut, Prefer, Replicate, Tile
+from partir.sharding.assignment import Assignment
+
+pytestmark = pytest.mark.jax
+
+CHUNK = 5
+CHUNKS = 40
+"""Chunks of sequences, 200 in all: one test each, so that workers can share them."""
+
+MESHES = ("4x2", "2x4", "2x2x2", "8")
+NAMES = sorted(PROGRAMS)
+
+
+@functools.cache
+def traced(name: str, mesh: str) -> tuple[partir.Traced, Any, Any]:
+    """A program imported in 64 bits, its arguments and what one device computes."""
+    example = PROGRAMS[name]
+    args = example.concrete(dtype="float64")
+    return partir.jit(example.fun, mesh=mesh_of(mesh)).trace(*args), args, jax.jit(example.fun)(*args)
+
+
+def draw_actions(rng: np.random.Generator, assignment: Assignment) -> list[Action]:
+    """One to six decisions about arguments and intermediate values; axes repeat, so dims get several, in any order."""
+    names, shapes = assignment.structure.addresses.names, assignment.structure.tables.shapes
+    arguments = assignment.structure.tables.argument_count
+    axes = assignment.mesh.names
+
+    def value() -> int:
+        inner = rng.random() < 0.5 and len(shapes) > arguments
+        choices = [v for v in range(arguments if inner else 0, len(shapes) if inner else arguments) if shapes[v]]
+        return int(rng.choice(choices or [v for v in range(arguments) if shapes[v]]))
+
+    actions: list[Action] = []
+    for _ in range(int(rng.integers(1, 7))):
+        v = value()
+        name, dim, axis = names[v], int(rng.integers(len(shapes[v]))), str(rng.choice(axes))
+        kind = rng.random()
+        if kind < 0.65:
+            actions.append(Tile(name, dim, axis))
+            if rng.random() < 0.3:  # the same dim over another axis as well
+                actions.append(Tile(name, dim, str(rng.choice(axes))))
+        elif kind < 0.8:
+            actions.append(Replicate(names[int(rng.integers(arguments))], axis))
+        elif kind < 0.95:
+            actions.append(Prefer(str(rng.choice(["*", "**"])), name, dim, axis))
+        else:
+            actions.append(Cut(name, dim))
+    return actions
+
+
+def partitioned(tr: partir.Traced, actions: list[Action]) -> partir.Partitioned:
+    start = Assignment(tr.structure, Mesh.of(tr.mesh))
+    return tr.replay(partir.Strategy.of(start, actions))
+
+
+def assert_sequence_computes_the_same(seed: int) -> None:
+    """Sequence `seed`: program and mesh in turn, actions drawn from the seed."""
+    name, mesh = NAMES[seed % len(NAMES)], MESHES[(seed // len(NAMES)) % len(MESHES)]
+    tr, args, expected = traced(name, mesh)
+    actions = draw_actions(np.random.default_rng(seed), Assignment(tr.structure, Mesh.of(tr.mesh)))
+    try:
+        assert_same(partitioned(tr, actions)(*args), expected)
+    except BaseException as error:
+        said = "\n  ".join(map(repr, actions))
+        error.add_note(f"sequence {seed}: {name} on {mesh}\n  {said}")
+        raise
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_random_actions_keep_the_numbers(chunk, x64):
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        assert_sequence_computes_the_same(seed)
+
+
+def test_the_sequences_cover_every_kind_of_action(x64):
+    drawn: list[Action] = []
+    both_orders: set[tuple[str, ...]] = set()
+    for seed in range(CHUNK * CHUNKS):
+        tr, _, _ = traced(NAMES[seed % len(NAMES)], "4x2")
+        assignment = Assignment(tr.structure, Mesh.of(tr.mesh))
+        actions = draw_actions(np.random.default_rng(seed), assignment)
+        drawn += actions
+        after = assignment.apply(*actions)
+        both_orders |= {axes for atoms in after.argument_axes for axes in atoms if len(axes) > 1}
+
+    assert {type(action) for action in drawn} == {Tile, Replicate, Prefer, Cut}
+    assert any(getattr(action, "value", "").startswith("@") for action in drawn)
+    assert both_orders == {("data", "model"), ("model", "data")}
