@@ -22,6 +22,7 @@ from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, concrete_mesh
 from partir.sharding import plan as plan_
 from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
 from partir.lowering.materialise import materialise
 from partir.sharding.plan import Plan
@@ -100,6 +101,11 @@ class Traced:
             for number, members in enumerate(classes.arguments_by_class)
             if members
         )
+
+    @property
+    def groups(self) -> list[Group]:
+        """Classes that are the same decision in repeated layers."""
+        return self.structure.groups
 
     def partition(self, schedule: Schedule | None = None, *, mesh: Any = None, target: Any = None) -> Partitioned:
         """Run a schedule (the one of `partir.jit` if None) on a mesh (likewise)."""

@@ -8,11 +8,11 @@ So that text says what a `Signature` says, and addresses (`params/mlp/w`) mean t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, TensorType, UnitAttr, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from partir.dialect.constants import dtype_of
 from partir.dialect.sdy import MeshAttr, MeshOp, MeshShape, TensorShardingAttr
@@ -77,14 +77,7 @@ def function(
 ) -> FuncOp:
     """`main` with a finished block."""
     types = [a.type for a in block.args], [v.type for v in returned]
-    return FuncOp("main", types, block_region(block), "public", arg_attrs=_array(arguments), res_attrs=_array(results))
-
-
-def block_region(block: Block) -> Any:
-    """A region of one block."""
-    from xdsl.ir import Region
-
-    return Region(block)
+    return FuncOp("main", types, Region(block), "public", arg_attrs=_array(arguments), res_attrs=_array(results))
 
 
 def _array(entries: Sequence[Attributes]) -> ArrayAttr[DictionaryAttr] | None:

@@ -1,10 +1,210 @@
-"""Plan to Core IR."""
+"""Plan to Core IR: StableHLO plus loops over mesh axes, with the meaning of the program it came from.
 
-from xdsl.dialects.builtin import ModuleOp
+There is one rewrite: tile this op along this factor over this axis (see `nest`). Values in a Core program are whole, so there
+are no reshards and no pending sums in it: those are what a plan owes, and `to_spmd` writes.
+"""
 
-from partir.sharding.plan import Plan
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl_jax.dialects.stablehlo.data_movement_ops import ScatterOp
+
+from partir.dialect.core import INDEX, SCALAR_I32, CoordinateOp, LoopOp, SliceOp, YieldOp
+from partir.dialect.sdy import OpShardingRuleAttr
+from partir.lowering import boundary
+from partir.lowering.localise import localise, mask
+from partir.lowering.nest import Level, Nest, Nests
+from partir.lowering.writer import Writer
+from partir.mesh import Mesh
+from partir.program import Program
+from partir.sharding.layout import Axes
+from partir.sharding.plan import Plan, RowPlan
+from partir.sharding.tables import OpRow
+
+PROPERTIES = "partir.properties"
+"""On the outermost loop: those properties of the op that count elements of a dim which is cut, as they are of the whole op."""
 
 
 def materialise(plan: Plan) -> ModuleOp:
-    """The program as Core IR."""
-    raise AssertionError(plan)
+    """The program as Core IR: each op that the plan cuts stands in loops, all others as they are.
+
+    `main` carries the signature and the shardings of arguments and results, an op's sharding rule stands on its outermost
+    loop, and `partir.lowering.read_core` gives back the assignment.
+    """
+    program = plan.assignment.structure.program
+    return module_of(program, plan.assignment.mesh, _Materialiser(plan).run(), *boundary.shardings(plan))
+
+
+def module_of(
+    program: Program,
+    mesh: Mesh | None,
+    block: Block,
+    arguments: Sequence[boundary.Attributes] = (),
+    results: Sequence[boundary.Attributes] = (),
+) -> ModuleOp:
+    """A module around the block of `main`, which says the program's signature besides the given attributes."""
+    last = block.last_op
+    assert isinstance(last, ReturnOp)
+    named = boundary.names(program.signature)
+    own = [boundary.merged(a, b) if b else list(a) for a, b in zip(named, (arguments, results), strict=True)]
+    main = boundary.function(block, own[0], own[1], last.operands)
+    ops = [main] if mesh is None else [boundary.mesh_op(mesh), main]
+    return ModuleOp(ops, sym_name=StringAttr(program.name) if program.name else None)
+
+
+class Copier:
+    """Copies a program op by op into a new block; `values` are what its values have become."""
+
+    def __init__(self, program: Program) -> None:
+        self.block = Block()
+        self.values: dict[SSAValue, SSAValue] = {}
+        for value, leaf in zip(program.body.args, program.signature.arguments, strict=True):
+            new = self.values[value] = self.block.insert_arg(value.type, len(self.block.args))
+            hint = leaf.name.replace("/", ".")
+            if SSAValue.is_valid_name(hint):
+                new.name_hint = hint
+
+    def copy(self, op: Operation) -> None:
+        """The op as it is, on the new values."""
+        values = self.values
+        new = type(op).create(
+            operands=[values[v] for v in op.operands],
+            result_types=[r.type for r in op.results],
+            properties=dict(op.properties),
+            attributes=dict(op.attributes),
+            regions=[copied(region, values) for region in op.regions],
+        )
+        self.block.add_op(new)
+        for old, result in zip(op.results, new.results, strict=True):
+            values[old] = result
+
+
+def copied(region: Region, values: dict[SSAValue, SSAValue]) -> Region:
+    """A region that reads the new values; what it defines itself is added to `values`."""
+    new = Region()
+    region.clone_into(new, 0, values)
+    return new
+
+
+class _Materialiser(Copier):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.assignment.structure.program)
+        self.plan = plan
+        self.tables = plan.assignment.structure.tables
+        self.by_axis = plan.assignment.mesh.shape
+        self.nests = Nests(plan)
+        self.writer = Writer(self.block)
+        self.frames: dict[tuple[str, tuple[Attribute, ...]], dict[str, Attribute]] = {}
+
+    def run(self) -> Block:
+        rows = {row.op: position for position, row in enumerate(self.tables.rows)}
+        for op in self.tables.program.body.ops:
+            position = rows.get(op)
+            nest = None if position is None else self.nests.of(position, self.tables.rows[position])
+            if nest is None or position is None:
+                self.copy(op)
+            else:
+                self.loops(self.tables.rows[position], self.plan.rows[position], nest)
+        return self.block
+
+    def loops(self, row: OpRow, plan: RowPlan, nest: Nest) -> None:
+        """Write one op in its loops."""
+        op = row.op
+        operands = [self.values[v] for v in op.operands]
+        blocks: list[Block] = []
+        for level in nest.levels:
+            blocks.append(self.enter(level, operands))
+        innermost = self.writer.block = blocks[-1]
+        coordinate = self.coordinate_in(nest, blocks)
+        for m in plan.masks if isinstance(op, ScatterOp) else ():
+            neutral = 0 if m.kind == "add" else 1
+            operands[m.slot] = mask(self.writer, operands[m.slot], coordinate(m.axes), neutral)
+        captured = {v: self.values[v] for v in _outer_values(op) if v in self.values} if op.regions else {}
+        results = localise(self.writer, op, operands, plan.operands, nest.inner, coordinate, captured)
+        attributes: dict[str, Attribute] = {}
+        if (rule := op.attributes.get(OpShardingRuleAttr.KEY)) is not None:
+            attributes[OpShardingRuleAttr.KEY] = rule
+        if changed := _changed(op, innermost):
+            attributes[PROPERTIES] = DictionaryAttr(changed)
+        for depth in reversed(range(len(blocks))):
+            block, level = blocks[depth], nest.levels[depth]
+            block.add_op(YieldOp.create(operands=results))
+            loop = LoopOp.create(
+                result_types=[
+                    self.writer.typed(r.type, shape) if shape else r.type
+                    for r, shape in zip(op.results, level.shapes, strict=True)
+                ],
+                properties=dict(self.frame(level)),
+                attributes=attributes if depth == 0 else {},
+                regions=[Region(block)],
+            )
+            (blocks[depth - 1] if depth else self.block).add_op(loop)
+            results = list(loop.results)
+        self.values.update(zip(op.results, results, strict=True))
+
+    def enter(self, level: Level, operands: list[SSAValue]) -> Block:
+        """The block of one loop, with the slices it begins with; `operands` become what it has of them."""
+        block = Block(arg_types=[INDEX])
+        index = block.args[0]
+        if SSAValue.is_valid_name(level.axis):
+            index.name_hint = level.axis
+        made: dict[tuple[SSAValue, int], SSAValue] = {}
+        for cut in level.slices:
+            x = operands[cut.slot]
+            found = made.get((x, id(cut.tile)))
+            if found is None:
+                type_ = self.writer.typed(x.type, cut.shape)
+                op = SliceOp.create(operands=[x, index], result_types=[type_], properties={"tile": cut.tile})
+                block.add_op(op)
+                found = made[x, id(cut.tile)] = op.results[0]
+            operands[cut.slot] = found
+        return block
+
+    def coordinate_in(self, nest: Nest, blocks: Sequence[Block]) -> Callable[[Axes], SSAValue]:
+        """How the ops of the innermost block get the number of the running iteration along some axes, first axis major."""
+        index_of = {level.axis: block.args[0] for level, block in zip(nest.levels, blocks, strict=True)}
+
+        def coordinate(axes: Axes) -> SSAValue:
+            total: SSAValue | None = None
+            for axis in axes:
+                digit = self.writer.add(CoordinateOp(index_of[axis])).results[0]
+                if total is None:
+                    total = digit
+                    continue
+                size = self.writer.number(self.by_axis[axis], SCALAR_I32)
+                total = self.writer.binary("add", self.writer.binary("multiply", total, size), digit)
+            assert total is not None
+            return total
+
+        return coordinate
+
+    def frame(self, level: Level) -> dict[str, Attribute]:
+        """The properties of a loop, made once per axis and parts."""
+        key = (level.axis, level.parts)
+        found = self.frames.get(key)
+        if found is None:
+            found = self.frames[key] = {
+                "axis": StringAttr(level.axis),
+                "size": IntegerAttr(self.by_axis[level.axis], i64),
+                "results_as": ArrayAttr(level.parts),
+            }
+        return found
+
+
+def _outer_values(op: Operation) -> list[SSAValue]:
+    return [value for region in op.regions for inner in region.walk() for value in inner.operands]
+
+
+def _changed(op: Operation, block: Block) -> dict[str, Attribute]:
+    """The properties of an op that differ in its local stand-in, the last op of its kind in the block."""
+    local = block.last_op
+    while type(local) is not type(op):
+        assert local is not None
+        local = local.prev_op
+    if local.properties == op.properties:
+        return {}
+    return {name: attr for name, attr in op.properties.items() if local.properties.get(name) != attr}

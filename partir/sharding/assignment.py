@@ -18,12 +18,13 @@ from partir.mesh import Mesh
 from partir.program import Program
 from partir.sharding import atoms as atoms_
 from partir.sharding import classes as classes_
-from partir.sharding import constraints
+from partir.sharding import constraints, groups
 from partir.sharding import tables as tables_
 from partir.sharding.actions import Action, Addresses, Cut, Prefer, Replicate, Tile
 from partir.sharding.atoms import Atoms
 from partir.sharding.classes import Classes, IntArray
 from partir.sharding.constraints import Wishes
+from partir.sharding.groups import Group
 from partir.sharding.tables import Tables
 
 NEVER = np.iinfo(np.int64).max
@@ -54,6 +55,11 @@ class Structure:
         if cuts not in self._classes:
             self._classes[cuts] = classes_.build(self.tables, self.atoms, cuts)
         return self._classes[cuts]
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The classes that are one decision in repeated layers."""
+        return groups.find(self.classes())
 
     def wishes(self, mesh: Mesh) -> Wishes:
         """The user's sharding constraints, read for one mesh."""

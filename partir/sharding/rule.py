@@ -16,6 +16,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
 from partir.dialect.sdy import OpShardingRuleAttr
+from partir.dialect.stablehlo_attributes import ConvDimensionNumbersAttr
 
 REDUCTIONS = {
     "stablehlo.add": "add",
@@ -156,8 +157,8 @@ def _read(op: Operation, attr: OpShardingRuleAttr, kind: str | None) -> Rule:
     if op.name in ("stablehlo.gather", "stablehlo.scatter"):
         indexed, windows = _indexed(op, operands[0])
         closed |= windows
-    if op.name == "stablehlo.convolution" and _is_grouped(op):
-        closed = set(range(len(sizes)))
+    if op.name == "stablehlo.convolution":
+        closed |= set(range(len(sizes))) if _is_grouped(op) else _windowed(op, operands, results)
     types = [*(v.type for v in op.operands), *(v.type for v in op.results)]
     for dims, type_ in zip((*operands, *results), types, strict=True):
         for factors, size in zip(dims, shape_of(type_), strict=True):
@@ -165,8 +166,6 @@ def _read(op: Operation, attr: OpShardingRuleAttr, kind: str | None) -> Rule:
             for factor in factors:
                 product *= sizes[factor]
             if product != size:
-                closed.update(factors)
-            if op.name == "stablehlo.convolution" and len(factors) > 1:
                 closed.update(factors)
     return Rule(sizes, operands, results, reduction - closed, frozenset(closed), kind, frozenset(indexed))
 
@@ -187,6 +186,15 @@ def _indexed(op: Operation, table: Positions) -> tuple[set[int], set[int]]:
     dims = [d.value.data for d in indexed]
     factors = {f for d in dims for f in table[d]}
     return factors, factors if len(dims) != 1 or dims[0] not in rows else set()
+
+
+def _windowed(op: Operation, operands: Sequence[Positions], results: Sequence[Positions]) -> set[int]:
+    """Factors of a convolution's spatial dims: its window slides over them, so that a slice needs its neighbours."""
+    numbers = op.properties["dimension_numbers"]
+    assert isinstance(numbers, ConvDimensionNumbersAttr)
+    d = numbers.data
+    spatial = ((operands[0], d.input_spatial), (operands[1], d.kernel_spatial), (results[0], d.output_spatial))
+    return {f for dims, places in spatial for place in places for f in dims[place]}
 
 
 def _is_grouped(op: Operation) -> bool:

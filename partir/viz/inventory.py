@@ -27,7 +27,7 @@ def scopes_table(tree: ScopeTree) -> Table:
         level, total = repeated.name.rpartition("/")[2], sum(ops[row] for row in repeated.rows)
         indent = "  " * (1 + repeated.name.count("/"))
         rows.append((f"{indent}{level}", _times(repeated), str(total)))
-    return Table("scopes", ("scope", "times", "ops"), tuple(rows), right=frozenset({"times", "ops"}))
+    return Table("scopes", ("scope", "times", "ops in all"), tuple(rows), right=frozenset({"times", "ops in all"}))
 
 
 def classes_table(assignment: Assignment) -> Table:

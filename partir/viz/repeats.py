@@ -10,6 +10,7 @@ NUMBER = re.compile(r"(\d+)")
 WORD = re.compile(r"[^/\s\"]*/?$")
 """What stands before a number and tells it from the others in a name: `layer_`, or `layers/` where it is a level itself."""
 
+BLANK = "\0"
 Key = tuple[str, tuple[str, ...], tuple[object, ...]]
 
 
@@ -46,7 +47,7 @@ def together(names: Sequence[str], cells: Sequence[tuple[object, ...]]) -> list[
     for key, rows in groups.items():
         _, parts, shared = key
         numbers = numbers_text([keys[row][key] for row in rows])
-        found.append(Repeated("".join(numbers if part == "#" else part for part in parts), shared, tuple(rows)))
+        found.append(Repeated("".join(numbers if part == BLANK else part for part in parts), shared, tuple(rows)))
     return found
 
 
@@ -59,7 +60,7 @@ def _keys(name: str, cells: tuple[object, ...]) -> dict[Key, int]:
         places.setdefault((word.group() if word else "", parts[place]), []).append(place)
     found: dict[Key, int] = {}
     for (word, number), own in places.items():
-        left = tuple("#" if place in own else part for place, part in enumerate(parts))
+        left = tuple(BLANK if place in own else part for place, part in enumerate(parts))
         found[word, left, cells] = int(number)
     return found or {("", (name,), cells): 0}
 

@@ -481,8 +481,8 @@ def pytrees(x, tree):
     return jax.tree.map(lambda v: v + x[0], tree), ()
 
 
-@program(F)
-def more_collectives(x):
+@program(F, platforms=("cuda",))
+def gpu_collectives(x):
     m = mesh(data=4, model=2)
 
     def body(x):

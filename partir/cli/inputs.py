@@ -1,0 +1,183 @@
+"""What a user writes on the command line - a mesh, settings, a schedule - as values. Nothing that is written is executed."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from partir.errors import MeshError, ProgramError, word
+from partir.mesh import Mesh
+
+if TYPE_CHECKING:
+    from partir.tactics import Tactic
+
+DEFAULT_MESH = "data=4,model=2"
+
+
+def mesh_of(text: str) -> Mesh:
+    """A mesh from `data=4,model=2`, major axis first. Raises MeshError for anything else.
+
+    >>> mesh_of("data=4,model=2")
+    Mesh(data=4, model=2)
+    """
+    axes: list[tuple[str, int]] = []
+    for item in text.split(","):
+        name, equals, size = (part.strip() for part in item.partition("="))
+        if not (name and equals and size.isdecimal()):
+            raise MeshError(
+                word(
+                    f'cannot read the mesh "{text}"',
+                    why=f'"{item.strip()}" is not a name and a number of devices',
+                    hint=f"--mesh {DEFAULT_MESH}",
+                )
+            )
+        axes.append((name, int(size)))
+    return Mesh(axes)
+
+
+def settings_of(items: Iterable[str]) -> dict[str, Any]:
+    """Keyword arguments from `layers=4`, `norm=rms`, `widths=(8,4)`: Python literals, anything else is text.
+
+    >>> settings_of(["layers=4", "norm=rms", "tied=True"])
+    {'layers': 4, 'norm': 'rms', 'tied': True}
+    """
+    settings: dict[str, Any] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not (name.isidentifier() and equals and value):
+            raise ProgramError(word(f'cannot read the setting "{item}"', why="it is not NAME=VALUE", hint="--set layers=4"))
+        try:
+            settings[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            settings[name] = value
+    return settings
+
+
+def schedule_of(text: str) -> list[Tactic]:
+    """A schedule from Python text: calls of tactics with literal arguments, separated by commas.
+
+    >>> schedule_of("DataParallel('data'), Megatron('model')")
+    [DataParallel(axis='data', inputs=None), Megatron(axis='model', scope=None)]
+    """
+    try:
+        tree = ast.parse(f"[{text}\n]", mode="eval").body
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+        column = max(0, (getattr(error, "offset", None) or 2) - 2)
+        raise _refusal(text, column, str(getattr(error, "msg", error))) from None
+    assert isinstance(tree, ast.List)
+    elements = tree.elts
+    if len(elements) == 1 and isinstance(elements[0], ast.List):
+        elements = elements[0].elts
+    tactics = known_tactics()
+    return [_tactic(node, text, tactics) for node in elements]
+
+
+def known_tactics() -> Mapping[str, Callable[..., Tactic]]:
+    """The tactics a schedule may name."""
+    from partir import tactics
+
+    found = {name: getattr(tactics, name) for name in tactics.__all__}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, type) and is_dataclass(value) and issubclass(value, tactics.Tactic) and value is not tactics.Replay
+    }
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """The names to offer for one that is unknown, the likeliest first."""
+    every = list(names)
+    close = difflib.get_close_matches(name, every, n=3, cutoff=0.5)
+    return ", ".join([*close, *(other for other in every if other not in close)])
+
+
+def _tactic(node: ast.expr, text: str, tactics: Mapping[str, Callable[..., Tactic]]) -> Tactic:
+    name = _name(node.func) if isinstance(node, ast.Call) else None
+    if not isinstance(node, ast.Call) or name is None:
+        shown = _name(node)
+        hint = f"{shown}('data')" if shown in tactics else "DataParallel('data'), Megatron('model')"
+        raise _refusal(text, _column(node), "it is not a call of a tactic", hint)
+    if name not in tactics:
+        raise _refusal(text, _column(node), f'there is no tactic "{name}"', near(name, tactics))
+    args, kwargs = _arguments(node, text)
+    try:
+        return tactics[name](*args, **kwargs)
+    except TypeError as error:
+        raise _refusal(text, _column(node), str(error).replace("__init__()", "()")) from None
+
+
+def _arguments(node: ast.Call, text: str) -> tuple[list[Any], dict[str, Any]]:
+    args = [_value(arg, text) for arg in node.args]
+    kwargs: dict[str, Any] = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise _refusal(text, _column(keyword.value), "** is not a literal argument")
+        kwargs[keyword.arg] = _value(keyword.value, text)
+    return args, kwargs
+
+
+def _value(node: ast.expr, text: str) -> Any:
+    """A literal; inside one, PartitionSpecs and FIRST_DIVISIBLE_DIM as well."""
+    if isinstance(node, ast.Call) and _name(node.func) in ("P", "PartitionSpec"):
+        from jax.sharding import PartitionSpec
+
+        args, kwargs = _arguments(node, text)
+        if kwargs:
+            raise _refusal(text, _column(node), "a PartitionSpec takes the axes of each dim, without keywords")
+        return PartitionSpec(*args)
+    if _name(node) == "FIRST_DIVISIBLE_DIM":
+        from partir.tactics import FIRST_DIVISIBLE_DIM
+
+        return FIRST_DIVISIBLE_DIM
+    if isinstance(node, ast.Dict):
+        return {
+            None if key is None else _value(key, text): _value(value, text)
+            for key, value in zip(node.keys, node.values, strict=True)
+        }
+    if isinstance(node, ast.List):
+        return [_value(item, text) for item in node.elts]
+    if isinstance(node, ast.Tuple):
+        return tuple(_value(item, text) for item in node.elts)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise _refusal(
+            text, _column(node), f"{ast.unparse(node)} is not a literal", "text, numbers, None, tuples, lists and dicts"
+        ) from None
+
+
+def _name(node: ast.expr) -> str | None:
+    """`Megatron` of `Megatron` and of `partir.Megatron`."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("partir", "jax"):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _column(node: ast.expr) -> int:
+    return node.col_offset - 1
+
+
+def _refusal(text: str, column: int, why: str, hint: str = "") -> ProgramError:
+    column = min(column, len(text))
+    return ProgramError(
+        word(
+            "cannot read the schedule",
+            where=f"column {column + 1}: {shortened(text[column:])}",
+            why=why,
+            hint=hint or "DataParallel('data'), Megatron('model')",
+        )
+    )
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """Text on one line, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def words_of(model: str, settings: Sequence[str]) -> tuple[str, ...]:
+    """How a strategy remembers the model it was made for."""
+    return (model, *settings)
