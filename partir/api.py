@@ -115,12 +115,10 @@ class Jitted:
                     hint="partir.jit(f, mesh=jax.make_mesh((4, 2), ('data', 'model')), ...), or call it under jax.set_mesh",
                 )
             )
-        return found if _is_tracing() else jax.sharding.get_mesh()
-
-
-def _is_tracing() -> bool:
-    """Whether an outer jit is being traced, in which JAX lets nobody ask for the concrete mesh."""
-    return not jax.core.trace_state_clean()
+        try:
+            return jax.sharding.get_mesh()
+        except ValueError:  # an outer jit is being traced, in which JAX lets nobody ask for the concrete mesh
+            return found
 
 
 def _aval_key(leaf: Any) -> Any:

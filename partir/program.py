@@ -6,7 +6,7 @@ import fnmatch
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
@@ -123,7 +123,7 @@ class Program:
     """A function imported for one platform: its `main` in StableHLO with a sharding rule and an origin on each op.
 
     `constants` are the values of the arguments of role `constant` (the last ones); `host` is whatever the runtime needs
-    to run the program's host callbacks again, opaque to all layers between.
+    to run the program's host callbacks again, `trees` the pytrees of a call: both opaque to all layers between.
     """
 
     module: ModuleOp
@@ -131,7 +131,7 @@ class Program:
     name: str
     platform: str = "cpu"
     constants: tuple[Any, ...] = ()
-    trees: tuple[Any, Any] = (None, None)
+    trees: Any = None
     host: Any = None
     notes: tuple[str, ...] = field(default=())
 
@@ -209,7 +209,7 @@ def type_bytes(type_: Any) -> int:
     return count * element_bytes(type_.element_type)
 
 
-@lru_cache(maxsize=None)
+@cache
 def element_bytes(element: Any) -> int:
     """The bytes of one element, by the element type's name (`f32`, `bf16`, `i1`, `complex<f32>`)."""
     text = str(element)

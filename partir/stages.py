@@ -15,6 +15,7 @@ from partir.dialect.sdy import MeshAttr, MeshOp
 from partir.dialect.text import to_generic
 from partir.errors import ProgramError, word
 from partir.frontend.trace import Trees
+from partir.lowering.materialise import materialise
 from partir.lowering.to_spmd import shardings, to_spmd
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, ScopeTree
@@ -24,7 +25,6 @@ from partir.sharding import plan as plan_
 from partir.sharding.assignment import Assignment, Structure
 from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
-from partir.lowering.materialise import materialise
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.tactics import Replay, Stage, Tactic, run
@@ -249,8 +249,12 @@ class Partitioned:
 
     def report(self) -> Table:
         """A row per tactic: arguments sharded and collectives so far; then what stayed whole and why."""
-        plans = [(repr(stage.tactic), self._plan_after(stage)) for stage in self.stages] or [("(nothing)", self.plan)]
-        return report_.tactics_table(self.program, plans, report_.shortened(self.whole, "stayed whole:"))
+        return report_.tactics_table(self.program, self.history, report_.shortened(self.whole, "stayed whole:"))
+
+    @cached_property
+    def history(self) -> list[tuple[str, Plan]]:
+        """Each tactic as it prints, with the plan after it."""
+        return [(repr(stage.tactic), self._plan_after(stage)) for stage in self.stages] or [("(nothing)", self.plan)]
 
     def specs(self) -> Table:
         """A row per argument: shape, role and spec."""
@@ -318,7 +322,7 @@ class Partitioned:
         return f"Partitioned {self.program.name} by [{names}]: {report_.counts_text(self.collectives)}"
 
     def _repr_html_(self) -> str:
-        return self.report()._repr_html_()
+        return self.report().to_html()
 
 
 def _is_spec(x: Any) -> bool:

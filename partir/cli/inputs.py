@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +62,13 @@ def schedule_of(text: str) -> list[Tactic]:
     >>> schedule_of("DataParallel('data'), Megatron('model')")
     [DataParallel(axis='data', inputs=None), Megatron(axis='model', scope=None)]
     """
+    text = text.replace("\n", " ")
     try:
-        tree = ast.parse(f"[{text}\n]", mode="eval").body
-    except (SyntaxError, ValueError) as error:  # ValueError: a null byte
-        column = max(0, (getattr(error, "offset", None) or 2) - 2)
-        raise _refusal(text, column, str(getattr(error, "msg", error))) from None
-    assert isinstance(tree, ast.List)
+        tree = ast.parse(f"[{text}]", mode="eval").body
+    except SyntaxError as error:
+        raise _refusal(text, max(0, (error.offset or 2) - 2), error.msg) from None
+    if not isinstance(tree, ast.List):
+        raise _refusal(text, 0, "its brackets do not match")
     elements = tree.elts
     if len(elements) == 1 and isinstance(elements[0], ast.List):
         elements = elements[0].elts
@@ -133,10 +134,8 @@ def _value(node: ast.expr, text: str) -> Any:
 
         return FIRST_DIVISIBLE_DIM
     if isinstance(node, ast.Dict):
-        return {
-            None if key is None else _value(key, text): _value(value, text)
-            for key, value in zip(node.keys, node.values, strict=True)
-        }
+        pairs = [(key, value) for key, value in zip(node.keys, node.values, strict=True) if key is not None]
+        return {_value(key, text): _value(value, text) for key, value in pairs}
     if isinstance(node, ast.List):
         return [_value(item, text) for item in node.elts]
     if isinstance(node, ast.Tuple):
@@ -176,8 +175,3 @@ def shortened(text: str, limit: int = 60) -> str:
     """Text on one line, cut where it is long."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
-
-
-def words_of(model: str, settings: Sequence[str]) -> tuple[str, ...]:
-    """How a strategy remembers the model it was made for."""
-    return (model, *settings)

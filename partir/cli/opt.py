@@ -35,9 +35,7 @@ class OptMain(xDSLOptMain):
 
     def register_all_frontends(self) -> None:
         def read(text: IO[str]) -> ModuleOp:
-            return LiteralParser(self.ctx, text.read(), self.get_input_name()).parse_module(
-                not self.args.no_implicit_module
-            )
+            return LiteralParser(self.ctx, text.read(), self.get_input_name()).parse_module(not self.args.no_implicit_module)
 
         self.available_frontends["mlir"] = read
 

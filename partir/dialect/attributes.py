@@ -82,6 +82,8 @@ class TileAttr(ParametrizedAttribute):
     def cut(self, type: Attribute, parts: int) -> TensorType:
         """The type of one of `parts` equal parts. Raises VerifyException where they are not equal."""
         tensor, size = self._size(type)
+        if parts < 1:
+            raise VerifyException(f"a cut into {parts} parts")
         if size % (self.outer_size * parts):
             blocks = f" in {self.outer_size} blocks" if self.outer_size > 1 else ""
             raise VerifyException(f"dim {self.position} of {tensor} does not divide by {parts} parts{blocks}")

@@ -46,10 +46,7 @@ CHLO = Dialect(
     "chlo",
     [
         *(define(f"chlo.{name}", "operand -> result", syntax=_pointwise("operand")) for name in UNARY.split()),
-        *(
-            define(f"chlo.{name}", f"{operands} -> result", syntax=_pointwise(operands))
-            for name, operands in BINARY.items()
-        ),
+        *(define(f"chlo.{name}", f"{operands} -> result", syntax=_pointwise(operands)) for name, operands in BINARY.items()),
         *(TopKOp, RaggedDotOp, ScanOp, ConstantOp, ConstantLikeOp),
     ],
     [PrecisionAttr, ComparisonDirectionAttr, ComparisonTypeAttr, RaggedDotDimensionNumbersAttr],

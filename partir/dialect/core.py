@@ -127,13 +127,10 @@ class LoopOp(IRDLOperation):
                 f"{len(self.results)} results, {len(self.results_as)} entries in results_as and {len(last.operands)} "
                 "yielded values: these must be the same number"
             )
-        for number, (part, result, operand) in enumerate(
-            zip(self.results_as, self.results, last.operands, strict=True)
-        ):
+        for number, (part, result, operand) in enumerate(zip(self.results_as, self.results, last.operands, strict=True)):
             if (expected := whole(part, operand.type, self.trip_count)) != result.type:
                 raise VerifyException(
-                    f"result {number} is {result.type}, but {self.trip_count} x {operand.type} as {_text(part)} "
-                    f"make {expected}"
+                    f"result {number} is {result.type}, but {self.trip_count} x {operand.type} as {_text(part)} make {expected}"
                 )
         outer = self.parent_op()
         while outer is not None:

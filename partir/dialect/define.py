@@ -103,9 +103,7 @@ def define(
     return irdl_op_definition(type("".join(map(str.capitalize, words)) + "Op", (IRDLOperation,), fields))
 
 
-def elementwise(
-    name: str, operands: str, /, *, arguments: str = "", **properties: Property | Optional
-) -> type[IRDLOperation]:
+def elementwise(name: str, operands: str, /, *, arguments: str = "", **properties: Property | Optional) -> type[IRDLOperation]:
     """An op that keeps its operands' shape, with the short syntax of StableHLO: `stablehlo.tanh %x : tensor<4xf32>`.
 
     `arguments` is what the syntax has between operands and attributes.

@@ -51,9 +51,7 @@ def dense_from_text(content: re.Match[str], type: RankedStructure[AnyDenseElemen
     return DenseIntOrFPElementsAttr(type, BytesAttr(data if count else b""))
 
 
-def _elements(
-    tokens: Sequence[str], element: AnyDenseElement
-) -> tuple[list[Scalar | tuple[Scalar, Scalar]], list[int]]:
+def _elements(tokens: Sequence[str], element: AnyDenseElement) -> tuple[list[Scalar | tuple[Scalar, Scalar]], list[int]]:
     """The flat elements of a nested list, and its shape ([] for a single element)."""
     elements: list[Scalar | tuple[Scalar, Scalar]] = []
     counts: list[int] = []  # how many entries each open list has

@@ -336,9 +336,7 @@ class OpShardingRuleAttr(Data[ShardingRule]):
         for factors in [*lists, *(getattr(self.data, name) for name in self.LISTS)]:
             for factor in factors:
                 if not 0 <= factor < len(self.sizes):
-                    raise VerifyException(
-                        f"factor {factor_symbol(factor)} is not one of the {len(self.sizes)} with a size"
-                    )
+                    raise VerifyException(f"factor {factor_symbol(factor)} is not one of the {len(self.sizes)} with a size")
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> ShardingRule:

@@ -189,9 +189,7 @@ class AllGatherOp(CollectiveOp):
 
     tile = prop_def(TileAttr)
 
-    def __init__(
-        self, x: SSAValue | Operation, tile: TileAttr, axes: AxesAttr, result_type: Attribute | None = None
-    ) -> None:
+    def __init__(self, x: SSAValue | Operation, tile: TileAttr, axes: AxesAttr, result_type: Attribute | None = None) -> None:
         x = SSAValue.get(x)
         super().__init__(
             operands=[x],
@@ -280,9 +278,7 @@ class AllSliceOp(CollectiveOp):
 
     tile = prop_def(TileAttr)
 
-    def __init__(
-        self, x: SSAValue | Operation, tile: TileAttr, axes: AxesAttr, result_type: Attribute | None = None
-    ) -> None:
+    def __init__(self, x: SSAValue | Operation, tile: TileAttr, axes: AxesAttr, result_type: Attribute | None = None) -> None:
         x = SSAValue.get(x)
         super().__init__(
             operands=[x],
@@ -404,9 +400,7 @@ class CollectivePermuteOp(CollectiveOp):
             if len(set(devices)) != len(devices):
                 raise VerifyException(f"{role} devices {list(devices)} are not all different")
             if outside := [device for device in devices if not 0 <= device < total]:
-                raise VerifyException(
-                    f"{role} device {outside[0]} is outside {_text(self.axes)}, which has {total} devices"
-                )
+                raise VerifyException(f"{role} device {outside[0]} is outside {_text(self.axes)}, which has {total} devices")
         return self.x.type
 
     @classmethod

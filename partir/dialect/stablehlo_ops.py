@@ -112,9 +112,7 @@ CrossReplicaSumOp = define("stablehlo.cross-replica-sum", "operand -> result", e
 PartitionIdOp = define("stablehlo.partition_id", "-> result", syntax="attr-dict `:` type(results)")
 ReplicaIdOp = define("stablehlo.replica_id", "-> result", syntax="attr-dict `:` type(results)")
 
-InfeedOp = define(
-    "stablehlo.infeed", "token -> results_*", effects=True, infeed_config=Optional(STRING), layout=Optional(LIST)
-)
+InfeedOp = define("stablehlo.infeed", "token -> results_*", effects=True, infeed_config=Optional(STRING), layout=Optional(LIST))
 OutfeedOp = define("stablehlo.outfeed", "inputs*, token -> result", effects=True, outfeed_config=Optional(STRING))
 SendOp = define(
     "stablehlo.send", "inputs*, token -> result", effects=True,

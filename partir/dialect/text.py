@@ -86,9 +86,7 @@ def attribute_text(attribute: Attribute) -> str:
 class LiteralParser(Parser):
     """xDSL's parser with our reading of dense literals (see `literals`)."""
 
-    def parse_dense_int_or_fp_elements_attr(
-        self, type: RankedStructure[AnyDenseElement] | None
-    ) -> DenseIntOrFPElementsAttr:
+    def parse_dense_int_or_fp_elements_attr(self, type: RankedStructure[AnyDenseElement] | None) -> DenseIntOrFPElementsAttr:
         content = CONTENT.match(self.lexer.input.content, self._current_token.span.start)
         if content is None:
             self.raise_error("expected the elements of a dense attribute in angle brackets")

@@ -20,6 +20,7 @@ from partir.dialect.core import OriginAttr, TagOp
 from partir.dialect.sdy import OpShardingRuleAttr, ShardingConstraintOp, TensorShardingAttr
 from partir.dialect.text import context, parse_attribute
 from partir.frontend.marks import CONSTRAIN, TAG
+from partir.frontend.normalise import scalars_first
 from partir.frontend.rules import rule_for
 from partir.frontend.scopes import Origins
 
@@ -87,9 +88,10 @@ class _Bridge:
             if name == "stablehlo.constant" and (literal := self.literal(op)) is not None:
                 values[op.results[0]] = literal
                 continue
-            new = self.op(op, name, values, prefix)
-            into.add_op(new)
-            for old, result in zip(op.results, new.results, strict=True):
+            made = scalars_first(self.op(op, name, values, prefix))
+            for new in made:
+                into.add_op(new)
+            for old, result in zip(op.results, made[-1].results, strict=True):
                 values[old] = result
         return []
 

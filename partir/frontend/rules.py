@@ -75,9 +75,7 @@ def equal_concatenate(op: Operation) -> OpShardingRuleAttr | None:
     return OpShardingRuleAttr.of([dims] * len(op.operands), [result], [*shape, len(op.operands)])
 
 
-def _blocks(
-    op: Operation, operand: int, start: list[int | None], limit: tuple[int, ...]
-) -> OpShardingRuleAttr | None:
+def _blocks(op: Operation, operand: int, start: list[int | None], limit: tuple[int, ...]) -> OpShardingRuleAttr | None:
     shape = _shape(op.operands[operand].type)
     source: list[list[int]] = []
     result: list[list[int]] = []

@@ -1,13 +1,13 @@
 """Where an op comes from, read off JAX's locations: the scope as its author named it, the phase, the source line.
 
-    jit(step)/transpose(jvp(layer_0))/attention-block/dot_general   ->   layer_0/attention-block, backward
+jit(step)/transpose(jvp(layer_0))/attention-block/dot_general   ->   layer_0/attention-block, backward
 """
 
 from __future__ import annotations
 
 import os
 import re
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from partir.dialect.core import OriginAttr
@@ -16,7 +16,7 @@ _WRAPPER = re.compile(r"^(jit|pjit|jvp|transpose|vmap|remat|checkpoint|custom_jv
 _NOISE = frozenset({"", "while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "custom_vjp_call"})
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse_scope(name: str) -> tuple[str, str]:
     """Scope and phase of a location name, its last level (the primitive) left out.
 

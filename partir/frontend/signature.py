@@ -13,7 +13,7 @@ from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from partir.program import Leaf, Path, Role, Signature
 
 STATE_NAMES = frozenset(
-    "params parameters weights variables state opt_state model key rng rngs seed".split()
+    ["params", "parameters", "weights", "variables", "state", "opt_state", "model", "key", "rng", "rngs", "seed"]
 )
 """Argument names that mean state (or a random key) even where nothing is handed on: a forward function's parameters."""
 
@@ -115,14 +115,12 @@ def signature_of(
 
 def _is_key(leaf: Any) -> bool:
     """Whether a leaf is a random key: typed, or the raw pair of words."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if str(leaf.dtype).startswith("key<"):
         return True
     return leaf.dtype == np.uint32 and tuple(leaf.shape[-1:]) in ((2,), (4,))
 
 
-def infer_state(
-    arguments: Sequence[tuple[Path, Any]], donated: Sequence[bool], out: Any
-) -> tuple[tuple[int, int], ...]:
+def infer_state(arguments: Sequence[tuple[Path, Any]], donated: Sequence[bool], out: Any) -> tuple[tuple[int, int], ...]:
     """Which argument leaves a step hands on: donated arguments first, then containers, to results of equal structure.
 
     Each top-level argument is compared with each top-level result: same paths below, shapes and dtypes. An argument that

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType
-from jax.tree_util import PyTreeDef
 
 from partir.errors import PartirError, ProgramError, word
 from partir.frontend import signature as signature_
@@ -35,8 +34,8 @@ class Options:
 class Trees:
     """The pytrees of a call: `arguments` as (args, kwargs) without static ones, and `results`."""
 
-    arguments: PyTreeDef
-    results: PyTreeDef
+    arguments: Any
+    results: Any
 
 
 @dataclass(frozen=True, eq=False)

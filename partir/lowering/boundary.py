@@ -48,7 +48,7 @@ def mesh_of(module: ModuleOp) -> Mesh:
             word(
                 f"the module has {len(found)} meshes" if found else "the module has no mesh",
                 why="it takes one to know how many devices an axis has",
-                hint="sdy.mesh @mesh = <[\"data\"=4]> in the text, or the pass partir-mesh{axes=\"data=4\"} first",
+                hint='sdy.mesh @mesh = <["data"=4]> in the text, or the pass partir-mesh{axes="data=4"} first',
             )
         )
     attr = found[0].mesh

@@ -79,9 +79,7 @@ class Remaker:
                 return self._cut(self._again(value, whole(shape_of(value.type)), []), layout)
             literal = op.properties["value"]
             assert isinstance(literal, DenseIntOrFPElementsAttr)
-            return self.writer.splat(
-                literal.data.data, self.writer.typed(value.type, local_shape(layout, self.sizes))
-            )
+            return self.writer.splat(literal.data.data, self.writer.typed(value.type, local_shape(layout, self.sizes)))
         if name == "stablehlo.iota":
             return self._iota(value, layout)
         dims = view_dims(op) if name.rsplit(".", 1)[-1] in ("reshape", "broadcast_in_dim", "transpose") else None
@@ -113,4 +111,3 @@ class Remaker:
 
 def _whole_of(value: SSAValue) -> Layout:
     return whole(shape_of(value.type))
-

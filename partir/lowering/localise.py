@@ -89,9 +89,7 @@ def _array(values: Sequence[int]) -> Attribute:
 
 
 def _scaled(op: Operation, names: Sequence[str], before: Shape, after: Shape) -> dict[str, Attribute]:
-    return {
-        name: _array([v * b // a for v, a, b in zip(_ints(op, name), before, after, strict=True)]) for name in names
-    }
+    return {name: _array([v * b // a for v, a, b in zip(_ints(op, name), before, after, strict=True)]) for name in names}
 
 
 def _fix_slice(op: Operation, before: Shape, after: Shape) -> dict[str, Attribute]:
@@ -104,9 +102,7 @@ def _fix_pad(op: Operation, before: Shape, after: Shape) -> dict[str, Attribute]
 
 def _fix_window(op: Operation, before: Shape, after: Shape) -> dict[str, Attribute]:
     sizes = _ints(op, "slice_sizes")
-    return {
-        "slice_sizes": _array([b if v == a else v for v, a, b in zip(sizes, before, after, strict=True)])
-    }
+    return {"slice_sizes": _array([b if v == a else v for v, a, b in zip(sizes, before, after, strict=True)])}
 
 
 _FIXES: dict[str, Callable[[Operation, Shape, Shape], dict[str, Attribute]]] = {
@@ -144,9 +140,7 @@ def _signed(writer: Writer, indices: SSAValue) -> SSAValue:
     return writer.convert(indices, i64 if element.width.data >= 32 and element != i32 else i32)
 
 
-def _own_rows(
-    writer: Writer, indices: SSAValue, rows: int, coordinate: SSAValue, *, clamp_to: int | None
-) -> SSAValue:
+def _own_rows(writer: Writer, indices: SSAValue, rows: int, coordinate: SSAValue, *, clamp_to: int | None) -> SSAValue:
     """Row numbers counted from this device's first row (negative or too large for rows of others)."""
     indices = _signed(writer, indices)
     if clamp_to is not None:
@@ -197,9 +191,7 @@ def _gather(
     return writer.select(mine, picked.results[0], writer.zeros(picked.results[0].type))
 
 
-def _scatter_indices(
-    writer: Writer, op: ScatterOp, operands: Sequence[SSAValue], coordinate: SSAValue
-) -> list[SSAValue]:
+def _scatter_indices(writer: Writer, op: ScatterOp, operands: Sequence[SSAValue], coordinate: SSAValue) -> list[SSAValue]:
     """Updates of rows of a cut table: each device takes those of its own rows; the others point out of range and are dropped.
 
     before   %y = scatter %table, %i, %u

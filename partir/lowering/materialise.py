@@ -18,7 +18,7 @@ from partir.dialect.sdy import OpShardingRuleAttr
 from partir.lowering import boundary
 from partir.lowering.localise import localise, mask
 from partir.lowering.nest import Level, Nest, Nests
-from partir.lowering.writer import Writer
+from partir.lowering.writer import Writer, uncollected
 from partir.mesh import Mesh
 from partir.program import Program
 from partir.sharding.layout import Axes
@@ -36,7 +36,9 @@ def materialise(plan: Plan) -> ModuleOp:
     loop, and `partir.lowering.read_core` gives back the assignment.
     """
     program = plan.assignment.structure.program
-    return module_of(program, plan.assignment.mesh, _Materialiser(plan).run(), *boundary.shardings(plan))
+    with uncollected():
+        block = _Materialiser(plan).run()
+    return module_of(program, plan.assignment.mesh, block, *boundary.shardings(plan))
 
 
 def module_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -94,9 +94,7 @@ class _Lowering:
         else:
             shapes = [local_shape(layout, self.sizes) for layout in row_plan.results]
             captured = self.captured(position, row) if row.op.regions else {}
-            results = localise(
-                self.writer, row.op, operands, row_plan.operands, shapes, self.coordinate, captured
-            )
+            results = localise(self.writer, row.op, operands, row_plan.operands, shapes, self.coordinate, captured)
         for value, result in zip(row.results, results, strict=True):
             settlement = self.plan.settlements.get(value)
             if settlement is not None:
@@ -227,4 +225,3 @@ def _collective(value: SSAValue, step: Step, axes: AxesAttr) -> Operation:
 
 def _tile(place: Place) -> TileAttr:
     return TileAttr.of(place.dim, place.outer)
-

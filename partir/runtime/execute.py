@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.extend.core import Primitive
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func as func_dialect
@@ -51,11 +51,9 @@ def _lower(ctx: Any, *args: Any, callee: Callee) -> Any:
     sub = ir.Module.parse(callee.local.text)
     _renumber(sub, [module_context.new_channel() for _ in range(callee.local.channels)])
     _rebase_callbacks(sub, module_context, callee.host)
-    name = mlir.merge_mlir_modules(
-        module_context.module, "partir_local", sub, dst_symtab=module_context.symbol_table
-    )
+    name = mlir.merge_mlir_modules(module_context.module, "partir_local", sub, dst_symtab=module_context.symbol_table)
     made = module_context.symbol_table[name]
-    call = func_dialect.CallOp(made.type.results, ir.FlatSymbolRefAttr.get(name), args)
+    call = func_dialect.CallOp(made.type.results, ir.FlatSymbolRefAttr.get(name), list(args))
     return call.results
 
 
@@ -96,6 +94,11 @@ def _rebase_callbacks(module: Any, module_context: Any, host: Host) -> None:
 
 
 mlir.register_lowering(_call_p, _lower)
+
+
+def call(callee: Callee, *args: Any) -> list[Any]:
+    """Run an emitted program on arrays (or tracers) that lie as it expects them."""
+    return _call_p.bind(*args, callee=callee)
 
 
 def _refuse(what: str, instead: str) -> Callable[..., Any]:
@@ -183,7 +186,7 @@ class Executable:
         callee = Callee(self.local, self.out_avals, self.program.host or Host(), self.program.name)
         placed = [_enter(x, sharding) for x, sharding in zip(flat, self.in_shardings, strict=True)]
         return jax.shard_map(
-            lambda *xs: _call_p.bind(*xs, callee=callee),
+            lambda *xs: call(callee, *xs),
             mesh=self.mesh,
             in_specs=tuple(self.in_specs),
             out_specs=self.out_specs,
@@ -221,7 +224,7 @@ class Executable:
         """Arguments where they belong; tracers of an outer jit are left to it."""
         placed: list[Any] = []
         for x, sharding in zip(flat, self.in_shardings, strict=False):
-            if isinstance(x, jax.core.Tracer) or (isinstance(x, jax.Array) and x.sharding == sharding):
+            if isinstance(x, Tracer) or (isinstance(x, jax.Array) and x.sharding == sharding):
                 placed.append(x)
             else:
                 placed.append(jax.device_put(x, sharding))

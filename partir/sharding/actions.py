@@ -83,9 +83,7 @@ def from_json(record: Any) -> Action:
     for name, value in asdict(action).items():
         expected = int if name == "dim" else str
         if not isinstance(value, expected):
-            raise StrategyError(
-                word(f"not an action: {record!r}", why=f"{name} must be {expected.__name__}, not {value!r}")
-            )
+            raise StrategyError(word(f"not an action: {record!r}", why=f"{name} must be {expected.__name__}, not {value!r}"))
     return action
 
 

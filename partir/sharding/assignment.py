@@ -38,9 +38,7 @@ class Structure:
     tables: Tables
     atoms: Atoms
     addresses: Addresses
-    _classes: dict[frozenset[tuple[int, int]], Classes] = field(
-        default_factory=dict[frozenset[tuple[int, int]], Classes]
-    )
+    _classes: dict[frozenset[tuple[int, int]], Classes] = field(default_factory=dict[frozenset[tuple[int, int]], Classes])
     _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
 
     @classmethod

@@ -110,8 +110,7 @@ def build(tables: Tables) -> Atoms:
             for view in row.operands
         ]
         slots += [
-            tuple(points.get(value_start[result] + d, ()) for d in range(len(tables.shapes[result])))
-            for result in row.results
+            tuple(points.get(value_start[result] + d, ()) for d in range(len(tables.shapes[result]))) for result in row.results
         ]
         key = (id(row.rule), own, tuple(slots))
         shape = memo.get(key)

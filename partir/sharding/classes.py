@@ -15,11 +15,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from partir.dialect.kinds import CONTRACTIONS, is_pointwise
 from partir.sharding.atoms import Atoms
-from partir.sharding.tables import LAYOUT, POINTWISE, Tables
+from partir.sharding.tables import Tables
 
 IntArray = npt.NDArray[np.int64]
-LATE = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.gather", "stablehlo.scatter"})
 
 
 @dataclass(eq=False)
@@ -134,10 +134,8 @@ def _edges(tables: Tables, atoms: Atoms, cuts: frozenset[tuple[int, int]]) -> It
     """(atom, sub-factor) pairs that name the same index, in the order of union; the two ends of a state come last."""
     pointwise, layout, late = [], [], []
     for position, row in enumerate(tables.rows):
-        name = row.op.name
-        bucket = pointwise if name in POINTWISE else late if name in LATE else layout
+        bucket = pointwise if is_pointwise(row.op) else late if row.op.name in CONTRACTIONS else layout
         bucket.append(position)
-    assert not LAYOUT & LATE
     for position in pointwise:
         yield from _of_slots(tables, atoms, position, results=True, cuts=cuts)
     for position in pointwise:

@@ -55,8 +55,7 @@ def find(classes: Classes) -> list[Group]:
         if surroundings:
             found.setdefault((classes.size[class_], frozenset(surroundings.items())), []).append(class_)
     return [
-        Group(tuple(members), classes.size[members[0]], _by_depth(scopes[members[0]]))
-        for members in sorted(found.values())
+        Group(tuple(members), classes.size[members[0]], _by_depth(scopes[members[0]])) for members in sorted(found.values())
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 
 Axes = tuple[str, ...]
 Segment = tuple[int, Axes]
@@ -46,13 +46,11 @@ def canonical_dim(segments: Iterable[Segment], sizes: Mapping[str, int]) -> DimL
     return tuple(merged) or ((1, ()),)
 
 
-@lru_cache(maxsize=None)
+@cache
 def local_shape(layout: Layout, sizes: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
     """The shape each device holds of a tensor with this layout."""
     by_axis = dict(sizes)
-    return tuple(
-        math.prod(size // math.prod(by_axis[a] for a in axes) for size, axes in segments) for segments in layout
-    )
+    return tuple(math.prod(size // math.prod(by_axis[a] for a in axes) for size, axes in segments) for segments in layout)
 
 
 def axes_of(layout: Layout) -> Axes:
@@ -61,14 +59,14 @@ def axes_of(layout: Layout) -> Axes:
 
 
 def is_whole(layout: Layout) -> bool:
+    """Whether no dim is cut."""
     return all(not axes for segments in layout for _, axes in segments)
 
 
 def expressible(layout: Layout) -> Layout:
     """The part of a layout that a PartitionSpec can say: the outermost segment of each dim."""
     return tuple(
-        segments if len(segments) == 1 else ((math.prod(size for size, _ in segments), segments[0][1]),)
-        for segments in layout
+        segments if len(segments) == 1 else ((math.prod(size for size, _ in segments), segments[0][1]),) for segments in layout
     )
 
 

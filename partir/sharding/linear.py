@@ -29,12 +29,25 @@ SCALES = frozenset({"stablehlo.multiply", "stablehlo.dot_general"})
 
 FIRST = frozenset(
     f"stablehlo.{name}"
-    for name in "negate divide reshape transpose broadcast_in_dim slice dynamic_slice gather real imag reverse".split()
+    for name in [
+        "negate",
+        "divide",
+        "reshape",
+        "transpose",
+        "broadcast_in_dim",
+        "slice",
+        "dynamic_slice",
+        "gather",
+        "real",
+        "imag",
+        "reverse",
+    ]
 ) | {"partir.tag"}
 """Ops that are linear in their first operand when the others are whole."""
 
-ORDERED = frozenset(f"stablehlo.{name}" for name in "reshape transpose broadcast_in_dim slice".split()) | {"partir.tag"}
+ORDERED = frozenset(f"stablehlo.{name}" for name in ["reshape", "transpose", "broadcast_in_dim", "slice"]) | {"partir.tag"}
 """Ops that pass a pending max, min, and, or, product: they only move elements."""
+
 
 @dataclass(frozen=True)
 class Passing:

@@ -127,9 +127,7 @@ REACH = 16
 """How many ops between a value and the op where all its paths meet are looked at."""
 
 
-def _meeting(
-    assignment: Assignment, value: int, axis: str, possible: dict[int, Sums]
-) -> tuple[list[int], int, int] | None:
+def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, Sums]) -> tuple[list[int], int, int] | None:
     """The one op through which all that is computed from a pending value goes: (values kept pending, its result, sharers).
 
     `sharers` counts the pending operands that meet there. None if some path leaves the linear part first.

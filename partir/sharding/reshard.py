@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Literal
 
 from partir.sharding.layout import Axes, DimLayout, Layout, Segment
@@ -36,7 +36,7 @@ class Step:
     reduction: str | None = None
 
 
-@lru_cache(maxsize=None)
+@cache
 def steps(before: Layout, after: Layout, sizes: tuple[tuple[str, int], ...]) -> tuple[Step, ...]:
     """The collectives that turn a tensor laid as `before` into one laid as `after`, on axes of these sizes.
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, IntegerType, Signedness, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
-
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
 from partir.dialect.sdy import OpShardingRuleAttr

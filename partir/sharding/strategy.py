@@ -134,8 +134,7 @@ def from_record(record: Any, path: str) -> Strategy:
     try:
         mesh = Mesh([(str(name), int(size)) for name, size in fields["mesh"]])
         named = [
-            tuple((str(path), int(rank), str(dtype)) for path, rank, dtype in fields[key])
-            for key in ("arguments", "results")
+            tuple((str(path), int(rank), str(dtype)) for path, rank, dtype in fields[key]) for key in ("arguments", "results")
         ]
     except (TypeError, ValueError) as error:
         raise refuse(f"mesh, arguments or results are malformed: {error}") from None

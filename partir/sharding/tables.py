@@ -19,21 +19,12 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
+from partir.dialect.kinds import LAYOUT, is_pointwise
 from partir.program import Program, origin_of, type_bytes
 from partir.sharding.rule import Rule, rule_of, shape_of
 
 Kind = Literal["free", "view", "follow", "claim"]
 
-POINTWISE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "abs add and atan2 bitcast_convert cbrt ceil clamp compare complex convert cosine count_leading_zeros divide "
-        "exponential exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate "
-        "not or popcnt power real remainder reduce_precision round_nearest_afz round_nearest_even rsqrt select "
-        "shift_left shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor"
-    ).split()
-)
-LAYOUT = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.transpose"})
 FOLLOW = frozenset({"stablehlo.convert", "stablehlo.reshape", "partir.tag"})
 
 
@@ -188,8 +179,8 @@ def _kind_of(op: Operation, free: set[SSAValue], views: dict[int, View], index_o
     name = op.name
     if name in ("stablehlo.constant", "stablehlo.iota"):
         return "free"
-    if op.operands and (name in POINTWISE or name in LAYOUT or name == "partir.tag") and free.issuperset(op.operands):
-        return "free" if name != "partir.tag" else "follow"
+    if op.operands and (is_pointwise(op) or name in LAYOUT) and free.issuperset(op.operands):
+        return "free"
     if name in LAYOUT and op.operands[0] not in free and view_dims(op) is not None:
         return "view"
     if name == "stablehlo.convert" and index_of[op.operands[0]] in views:
@@ -240,4 +231,3 @@ def is_splat(op: Operation) -> bool:
     """Whether a constant is one number everywhere."""
     attr = op.properties.get("value")
     return isinstance(attr, DenseIntOrFPElementsAttr) and attr.is_splat()
-

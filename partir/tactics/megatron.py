@@ -102,9 +102,7 @@ def _sums(assignment: Assignment, roles: Roles, scope: str | None) -> tuple[dict
         if all(roles.of_parameters[s] for s in sources):
             continue
         class_ = int(classes.of_factor[factor])
-        if row.op.name in ("stablehlo.dot_general", "stablehlo.convolution") and any(
-            roles.of_parameters[s] for s in sources
-        ):
+        if row.op.name in ("stablehlo.dot_general", "stablehlo.convolution") and any(roles.of_parameters[s] for s in sources):
             contractions[class_] = contractions.get(class_, 0) + 1
             if scope is not None and in_scope(scope, tables.scope(row)):
                 scoped.add(class_)

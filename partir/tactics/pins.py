@@ -115,5 +115,3 @@ def _axes(spec: Any) -> Dims:
     if not isinstance(spec, PartitionSpec):
         raise ProgramError(word(f"not a sharding: {spec!r}", hint="a PartitionSpec, a NamedSharding or None"))
     return tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec)
-
-

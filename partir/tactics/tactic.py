@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from partir.errors import NoEffectError, ProgramError, word
 from partir.sharding.actions import Action, Replicate
@@ -28,7 +28,7 @@ class Stage:
     assignment: Assignment
 
 
-def run(schedule: Sequence[Tactic], assignment: Assignment) -> list[Stage]:
+def run(schedule: Sequence[Any], assignment: Assignment) -> list[Stage]:
     """Run a schedule. Raises NoEffectError for a tactic that changes nothing."""
     stages: list[Stage] = []
     for number, tactic in enumerate(schedule):

@@ -30,18 +30,21 @@ def scopes_table(tree: ScopeTree) -> Table:
     return Table("scopes", ("scope", "times", "ops in all"), tuple(rows), right=frozenset({"times", "ops in all"}))
 
 
-def classes_table(assignment: Assignment) -> Table:
+def argument_classes(assignment: Assignment) -> list[tuple[int, list[tuple[int, int, int]]]]:
+    """The dimension classes that touch arguments, each with its (argument, dim, part)s in order."""
+    return [(class_, members) for class_, members in enumerate(assignment.classes.arguments_by_class) if members]
+
+
+def classes_table(assignment: Assignment, *, brief: bool = True) -> Table:
     """A row per dimension class that touches arguments: its size (and the dim it is part of), the axes it is cut over, how
-    many dims of arguments are in it; the same class of repeated layers in one row."""
-    classes, structure = assignment.classes, assignment.structure
-    shown: list[str] = []
+    many dims of arguments are in it. `brief` puts the same class of repeated layers into one row."""
+    structure = assignment.structure
+    names: list[str] = []
     cells: list[tuple[str, str, str]] = []
-    for class_, members in enumerate(classes.arguments_by_class):
-        if not members:
-            continue
+    for class_, members in argument_classes(assignment):
         argument, dim, _ = members[0]
-        size, parts = classes.size[class_], structure.atoms.sizes_of[argument][dim]
-        shown.append(f"{structure.addresses.names[argument]}:{dim}")
+        size, parts = assignment.classes.size[class_], structure.atoms.sizes_of[argument][dim]
+        names.append(f"{structure.addresses.names[argument]}:{dim}")
         cells.append(
             (
                 str(size) if len(parts) == 1 else f"{size} of {'x'.join(map(str, parts))}",
@@ -49,7 +52,10 @@ def classes_table(assignment: Assignment) -> Table:
                 str(len(members)),
             )
         )
-    rows = [(r.name, _times(r), *map(str, r.cells)) for r in together(shown, cells)]
+    if brief:
+        rows = [(r.name, _times(r), *map(str, r.cells)) for r in together(names, cells)]
+    else:
+        rows = [(name, "", *own) for name, own in zip(names, cells, strict=True)]
     return Table(
         "dimension classes, each named by the first argument:dim in it",
         ("class", "times", "size", "axes", "argument dims"),

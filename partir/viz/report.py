@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from partir.mesh import Mesh
 from partir.program import Program, origin_of
 from partir.sharding.assignment import Assignment
 from partir.sharding.layout import local_shape, spec_of
@@ -25,6 +26,11 @@ def counts_text(counts: Mapping[str, int]) -> str:
 def spec_text(spec: Sequence[object]) -> str:
     """A PartitionSpec as a reader writes it: P('data', None, ('x', 'y'))."""
     return f"P({', '.join(repr(entry) for entry in spec)})"
+
+
+def mesh_text(mesh: Mesh) -> str:
+    """The axes of a mesh, major first: `data=4, model=2`."""
+    return ", ".join(f"{name}={size}" for name, size in mesh.axes)
 
 
 def sharded_arguments(plan: Plan) -> int:
@@ -72,9 +78,8 @@ def tactics_table(program: Program, stages: Sequence[tuple[str, Plan]], notes: S
         )
         for name, plan in stages
     ]
-    mesh = ", ".join(f"{name}={size}" for name, size in stages[-1][1].assignment.mesh.axes)
     return Table(
-        f"{program.name} on mesh {mesh}",
+        f"{program.name} on mesh {mesh_text(stages[-1][1].assignment.mesh)}",
         ("tactic", "sharded arguments", "bytes per device", *kinds),
         tuple(rows),
         tuple(notes),

@@ -25,7 +25,7 @@ class Table:
     right: frozenset[str] = field(default_factory=frozenset[str])
 
     def __str__(self) -> str:
-        table = RichTable(title=self.title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        table = RichTable(box=None, pad_edge=False)
         for heading in self.headings:
             table.add_column(heading, justify="right" if heading in self.right else "left", overflow="fold")
         for row in self.rows:
@@ -33,9 +33,14 @@ class Table:
         out = StringIO()
         Console(file=out, width=WIDTH, color_system=None, highlight=False).print(table)
         lines = [line.rstrip() for line in out.getvalue().splitlines()]
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
 
     def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def to_html(self) -> str:
+        """The table as an HTML fragment, what a notebook shows."""
+
         def cells(tag: str, row: Sequence[str]) -> str:
             aligned = [
                 f'<{tag} style="text-align:{"right" if heading in self.right else "left"}">{html.escape(cell)}</{tag}>'

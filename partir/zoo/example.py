@@ -81,9 +81,7 @@ class Example:
 
         def cast(leaf: Any) -> npt.NDArray[Any]:
             array = np.asarray(leaf)
-            return (
-                array if floating is None or not jnp.issubdtype(array.dtype, jnp.floating) else array.astype(floating)
-            )
+            return array if floating is None or not jnp.issubdtype(array.dtype, jnp.floating) else array.astype(floating)
 
         drawn = [
             _map_with_path(draw, name, argument)

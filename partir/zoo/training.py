@@ -74,6 +74,4 @@ def training_example(
         return params, optimizer.init(params)
 
     params, opt_state = jax.eval_shape(init, jax.random.key(0))
-    return Example(
-        train_step, (params, opt_state, dict(batch)), (0, 1), name=name, init=init, integer_bounds=integer_bounds
-    )
+    return Example(train_step, (params, opt_state, dict(batch)), (0, 1), name=name, init=init, integer_bounds=integer_bounds)

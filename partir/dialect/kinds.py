@@ -1,0 +1,34 @@
+"""Kinds of ops, by name: what every part of the compiler that treats a kind alike asks for."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation
+
+from partir.dialect.chlo import BINARY, UNARY
+
+_POINTWISE = """
+    abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
+    exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt power
+    real remainder reduce_precision round_nearest_afz round_nearest_even rsqrt select shift_left shift_right_arithmetic
+    shift_right_logical sign sine sqrt subtract tan tanh xor
+"""
+
+POINTWISE = frozenset(
+    {f"stablehlo.{name}" for name in _POINTWISE.split()} | {f"chlo.{name}" for name in (*UNARY.split(), *BINARY)}
+)
+"""Ops that compute each element of the result from the same element of the operands (a scalar serves all elements)."""
+
+LAYOUT = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.transpose"})
+"""Ops that only move elements."""
+
+CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.gather", "stablehlo.scatter"})
+"""Ops that sum or pick along dims their result does not have."""
+
+
+def is_pointwise(op: Operation) -> bool:
+    """Whether an op is pointwise; a bitcast is when it keeps the number of elements."""
+    if op.name == "stablehlo.bitcast_convert":
+        before, after = op.operands[0].type, op.results[0].type
+        return isinstance(before, TensorType) and isinstance(after, TensorType) and before.get_shape() == after.get_shape()
+    return op.name in POINTWISE

@@ -1,0 +1,166 @@
+"""Core IR to plain StableHLO on whole values: loops run one iteration after the other, as their meaning is defined.
+
+Nothing here knows of plans, meshes or collectives, so running the result checks that Core IR means what the program means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, i64
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from partir.dialect.core import SCALAR_I32, CoordinateOp, Kind, LoopOp, PartAttr, ReduceAttr, SliceOp, TagOp, TileAttr
+from partir.dialect.sdy import MeshOp, OpShardingRuleAttr, ShardingConstraintOp
+from partir.errors import IRError, word
+from partir.lowering import boundary
+from partir.lowering.writer import Writer
+from partir.sharding.rule import shape_of
+
+COMBINERS = {
+    Kind.ADD: "add",
+    Kind.MUL: "multiply",
+    Kind.MAX: "maximum",
+    Kind.MIN: "minimum",
+    Kind.AND: "and",
+    Kind.OR: "or",
+}
+
+
+def unroll(module: ModuleOp) -> ModuleOp:
+    """The module without loops: each iteration written out, its results put side by side, combined, or taken once.
+
+    before   %y = loop "data"=2 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
+    after    %s0 = slice %x [0:4] ; %t0 = tanh %s0 ; %s1 = slice %x [4:8] ; %t1 = tanh %s1
+             %y = concatenate %t0, %t1, dim = 0
+
+    Tags and sharding constraints, which compute nothing, vanish. Raises IRError for a module with collectives.
+    """
+    main = boundary.main_of(module)
+    old = main.body.blocks[0]
+    unroller = _Unroller()
+    block = unroller.open(old)
+    unroller.block(old, block)
+    new = type(main).create(properties=dict(main.properties), attributes=dict(main.attributes), regions=[Region(block)])
+    rest = [op.clone() for op in module.body.block.ops if isinstance(op, MeshOp)]
+    return ModuleOp([*rest, new], sym_name=module.sym_name)
+
+
+class _Unroller:
+    def __init__(self) -> None:
+        self.writer = Writer(Block())
+        self.values: dict[SSAValue, SSAValue] = {}
+        self.turn: dict[SSAValue, int] = {}
+
+    def open(self, old: Block) -> Block:
+        """An empty block with the arguments of an old one."""
+        new = Block(arg_types=old.arg_types)
+        for before, after in zip(old.args, new.args, strict=True):
+            after.name_hint = before.name_hint
+        self.values.update(zip(old.args, new.args, strict=True))
+        return new
+
+    def block(self, old: Block, into: Block) -> None:
+        """Write the ops of a block into another."""
+        for op in old.ops:
+            self.writer.block = into
+            self.op(op)
+
+    def op(self, op: Operation) -> None:
+        values = self.values
+        if isinstance(op, LoopOp):
+            values.update(zip(op.results, self.loop(op), strict=True))
+        elif isinstance(op, SliceOp):
+            size = op.x.type.get_shape()[op.tile.position] // op.result.type.get_shape()[op.tile.position]
+            values[op.result] = self.slice(values[op.x], op.tile, size, self.turn[op.index])
+        elif isinstance(op, CoordinateOp):
+            values[op.result] = self.writer.number(self.turn[op.index], SCALAR_I32)
+        elif isinstance(op, TagOp | ShardingConstraintOp):
+            values[op.results[0]] = values[op.operands[0]]
+        elif op.name.startswith("spmd."):
+            raise IRError(
+                word(
+                    f"cannot run {op.name} on one device",
+                    why="the module is a program for one device of a mesh, not Core IR",
+                )
+            )
+        else:
+            self.copy(op)
+
+    def copy(self, op: Operation) -> None:
+        block = self.writer.block
+        regions: list[Region] = []
+        for region in op.regions:
+            blocks = [self.open(inner) for inner in region.blocks]
+            for inner, new in zip(region.blocks, blocks, strict=True):
+                self.block(inner, new)
+            regions.append(Region(blocks))
+        copy = type(op).create(
+            operands=[self.values[v] for v in op.operands],
+            result_types=[r.type for r in op.results],
+            properties=dict(op.properties),
+            attributes={k: v for k, v in op.attributes.items() if k != OpShardingRuleAttr.KEY},
+            successors=[],
+            regions=regions,
+        )
+        block.add_op(copy)
+        self.writer.block = block
+        self.values.update(zip(op.results, copy.results, strict=True))
+
+    def loop(self, loop: LoopOp) -> list[SSAValue]:
+        """All iterations of a loop, in sequence."""
+        yielded: list[list[SSAValue]] = []
+        body = loop.body.block
+        for turn in range(loop.trip_count):
+            self.turn[loop.index] = turn
+            for op in body.ops:
+                if op is not body.last_op:
+                    self.op(op)
+            yielded.append([self.values[v] for v in loop.yielded])
+        return [
+            self.together(list(parts), part)
+            for part, parts in zip(loop.results_as, zip(*yielded, strict=True), strict=True)
+        ]
+
+    def together(self, parts: Sequence[SSAValue], part: PartAttr) -> SSAValue:
+        """One value from what the iterations made of it."""
+        if isinstance(part, TileAttr):
+            return self.side_by_side(parts, part)
+        if isinstance(part, ReduceAttr):
+            total = parts[0]
+            for other in parts[1:]:
+                total = self.writer.binary(COMBINERS[part.kind.data], total, other)
+            return total
+        return parts[0]
+
+    def slice(self, x: SSAValue, tile: TileAttr, size: int, turn: int) -> SSAValue:
+        """Part number `turn` of `size` parts of `x`."""
+        shape = shape_of(x.type)
+        dim, outer = tile.position, tile.outer_size
+        inner = shape[dim] // (outer * size)
+        x = self.writer.reshape(x, (*shape[:dim], outer, size * inner, *shape[dim + 1 :]))
+        split = list(shape_of(x.type))
+        start, limit = [0] * len(split), list(split)
+        start[dim + 1], limit[dim + 1] = turn * inner, (turn + 1) * inner
+        split[dim + 1] = inner
+        properties: dict[str, Attribute] = {
+            "start_indices": _array(start),
+            "limit_indices": _array(limit),
+            "strides": _array([1] * len(split)),
+        }
+        part = self.writer.make("slice", [x], self.writer.typed(x.type, tuple(split)), properties)
+        return self.writer.reshape(part, (*shape[:dim], outer * inner, *shape[dim + 1 :]))
+
+    def side_by_side(self, parts: Sequence[SSAValue], tile: TileAttr) -> SSAValue:
+        """The inverse of all slices of one tile."""
+        shape = shape_of(parts[0].type)
+        dim, outer = tile.position, tile.outer_size
+        inner = shape[dim] // outer
+        split = [self.writer.reshape(x, (*shape[:dim], outer, inner, *shape[dim + 1 :])) for x in parts]
+        joined = self.writer.typed(parts[0].type, (*shape[:dim], outer, inner * len(parts), *shape[dim + 1 :]))
+        x = self.writer.make("concatenate", split, joined, {"dimension": IntegerAttr(dim + 1, i64)})
+        return self.writer.reshape(x, (*shape[:dim], shape[dim] * len(parts), *shape[dim + 1 :]))
+
+
+def _array(values: Sequence[int]) -> Attribute:
+    return DenseArrayBase.from_list(i64, list(values))

@@ -1,0 +1,79 @@
+"""What the tables show, and what they leave out, as plain data for `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from partir.program import ScopeTree
+from partir.sharding.assignment import Assignment
+from partir.sharding.layout import spec_of
+from partir.sharding.plan import Plan
+from partir.viz.inventory import argument_classes
+from partir.viz.report import argument_bytes, collectives_by_scope, conflict_lines, sharded_arguments, whole_lines
+
+
+def record_of(history: Sequence[tuple[str, Plan]]) -> dict[str, Any]:
+    """A partitioned program, given its plan after each tactic."""
+    plan = history[-1][1]
+    assignment = plan.assignment
+    program = assignment.structure.program
+    return {
+        "program": program.name,
+        "mesh": dict(assignment.mesh.axes),
+        "tactics": tactics_record(history),
+        "collectives": plan.collectives,
+        "collectives_by_scope": collectives_by_scope(plan),
+        "arguments": arguments_record(plan),
+        "scopes": scopes_record(program.scopes),
+        "classes": classes_record(assignment),
+        "conflicts": conflict_lines(assignment),
+        "whole": whole_lines(plan),
+    }
+
+
+def tactics_record(history: Sequence[tuple[str, Plan]]) -> list[dict[str, Any]]:
+    """What holds after each tactic."""
+    return [
+        {
+            "tactic": name,
+            "sharded_arguments": sharded_arguments(plan),
+            "argument_bytes_per_device": argument_bytes(plan),
+            "collectives": plan.collectives,
+        }
+        for name, plan in history
+    ]
+
+
+def arguments_record(plan: Plan) -> list[dict[str, Any]]:
+    """Every argument with its spec: per dim None, an axis, or a list of axes; trailing Nones are left out."""
+    leaves = plan.assignment.structure.program.signature.arguments
+    return [
+        {
+            "path": leaf.name,
+            "dtype": leaf.dtype,
+            "shape": leaf.shape,
+            "role": leaf.role,
+            "donated": leaf.donated,
+            "spec": spec_of(layout),
+        }
+        for leaf, layout in zip(leaves, plan.arguments, strict=True)
+    ]
+
+
+def scopes_record(tree: ScopeTree) -> dict[str, Any]:
+    """The tree of scopes, each with the ops directly in it."""
+    return {"name": tree.name, "ops": tree.ops, "scopes": [scopes_record(child) for child in tree.children.values()]}
+
+
+def classes_record(assignment: Assignment) -> list[dict[str, Any]]:
+    """The dimension classes that touch arguments, each with the (argument, dim) pairs in it."""
+    names = assignment.structure.addresses.names
+    return [
+        {
+            "size": assignment.classes.size[class_],
+            "axes": assignment.axes_of_class(class_),
+            "arguments": [(names[argument], dim) for argument, dim, _ in members],
+        }
+        for class_, members in argument_classes(assignment)
+    ]

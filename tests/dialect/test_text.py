@@ -1,0 +1,103 @@
+"""Text in and out: errors say the line, memos keep one object per text, big programs stay cheap."""
+
+import subprocess
+import sys
+
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+from partir.dialect.text import attribute_text, parse, parse_attribute, to_text, verify
+from partir.errors import IRError
+
+pytestmark = pytest.mark.core
+
+PROGRAM = """func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
+  %y = stablehlo.add %x, %x : tensor<8xf32>
+  func.return %y : tensor<8xf32>
+}
+"""
+
+
+def test_a_module_goes_round() -> None:
+    module = parse(PROGRAM)
+
+    assert isinstance(module, ModuleOp)
+    assert to_text(parse(to_text(module))) == to_text(module)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            PROGRAM.replace("stablehlo.add", "stablehlo.plus"),
+            "line 2 is not IR: Operation stablehlo.plus is not registered\n"
+            "  where   <text>:2:22: %y = stablehlo.plus %x, %x : tensor<8xf32>",
+        ),
+        (PROGRAM.replace("%y :", "%z :"), "line 4 is not IR: values used but not defined: [%z]"),
+        (PROGRAM.removesuffix("}\n"), "line 4 is not IR:"),
+        (PROGRAM.replace("tensor<8xf32>)", "tensor<8xq99>)"), "line 1 is not IR:"),
+        (PROGRAM.replace("%x, %x", "%x"), "line 2 is not IR:"),
+        ("\x00", "line 1 is not IR:"),
+        ("}", "line 1 is not IR:"),
+        ('"', "line 1 is not IR:"),
+    ],
+)
+def test_syntax_errors_say_the_line(wrong: str, message: str) -> None:
+    with pytest.raises(IRError) as error:
+        parse(wrong)
+
+    assert str(error.value).startswith(message)
+
+
+def test_broken_rules_show_the_op() -> None:
+    wrong = PROGRAM.replace("add %x, %x", "and %x, %x")
+
+    with pytest.raises(IRError) as error:
+        parse(wrong)
+
+    assert "the IR breaks a rule of its dialect" in str(error.value)
+    assert 'where   %y = "stablehlo.and"(%x, %x)' in str(error.value)
+
+
+def test_verify_after_a_change() -> None:
+    module = parse(PROGRAM)
+    function = module.body.block.first_op
+    function.body.block.last_op.detach()
+
+    with pytest.raises(IRError, match="terminat"):
+        verify(module)
+
+
+def test_the_same_text_is_the_same_object() -> None:
+    assert parse_attribute("tensor<8x16xf32>") is parse_attribute("tensor<8x16xf32>")
+    assert attribute_text(parse_attribute("tensor<8x16xf32>")) == "tensor<8x16xf32>"
+
+
+def test_long_literals_are_not_kept() -> None:
+    text = f"dense<[{', '.join(map(str, range(2000)))}]> : tensor<2000xi32>"
+
+    assert parse_attribute(text) == parse_attribute(text)
+    assert parse_attribute(text) is not parse_attribute(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tensor<8xf32> tensor<8xf32>", "something follows the attribute"),
+        ("", "attribute expected"),
+        ("#sdy.mesh<", "line 1 is not IR"),
+        ("[1, 2", "line 1 is not IR"),
+        ('{a = "b}', "line 1 is not IR"),
+    ],
+)
+def test_wrong_attributes_are_refused(text: str, message: str) -> None:
+    with pytest.raises(IRError, match=message):
+        parse_attribute(text)
+
+
+def test_no_jax_is_imported() -> None:
+    code = "import partir.dialect.text, sys; print([m for m in sys.modules if m in ('jax', 'jaxlib')])"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert loaded == "[]\n"
