@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from partir.frontend.marks import constrain, scope, tag
     from partir.mesh import Mesh
+    from partir.session import Session
     from partir.sharding.actions import Cut, Prefer, Replicate, Tile
     from partir.sharding.strategy import Strategy, load_strategy
     from partir.stages import Partitioned, Traced
@@ -57,6 +58,7 @@ __all__ = [
     "ReplanWarning",
     "Replicate",
     "SequenceParallel",
+    "Session",
     "Strategy",
     "StrategyError",
     "Tile",
@@ -88,6 +90,7 @@ _MODULES = {
     ),
     "partir.frontend.marks": ("constrain", "scope", "tag"),
     "partir.mesh": ("Mesh",),
+    "partir.session": ("Session",),
     "partir.sharding.actions": ("Cut", "Prefer", "Replicate", "Tile"),
     "partir.sharding.strategy": ("Strategy", "load_strategy"),
     "partir.stages": ("Partitioned", "Traced"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
@@ -22,17 +22,21 @@ from partir.program import Leaf, Program, ScopeTree
 from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, concrete_mesh
 from partir.sharding import plan as plan_
+from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment, Structure
 from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
-from partir.tactics import Replay, Stage, Tactic, run
+from partir.tactics import Decisions, Replay, Stage, Tactic, run
 from partir.tactics.pins import pinned_arguments, pinned_results
 from partir.viz import report as report_
 from partir.viz.table import Table
 
-Schedule = Sequence[Tactic | Strategy]
+if TYPE_CHECKING:
+    from partir.session import Session
+
+Schedule = Sequence[Tactic | Strategy | Action]
 
 
 @dataclass(frozen=True)
@@ -117,9 +121,13 @@ class Traced:
                     hint="partition([partir.DataParallel('data'), ...]), or partir.jit(f, schedule=[...])",
                 )
             )
-        if isinstance(chosen, Tactic | Strategy):
-            chosen = [chosen]
-        return self._run([Replay(item) if isinstance(item, Strategy) else item for item in chosen], mesh)
+        return self._run(_tactics([chosen] if isinstance(chosen, Tactic | Strategy | Action) else chosen), mesh)
+
+    def session(self, *, mesh: Any = None) -> Session:
+        """An interactive session on this function: decide step by step, undo, look."""
+        from partir.session import Session
+
+        return Session(self, mesh)
 
     def replay(self, strategy: Strategy) -> Partitioned:
         """Take all the decisions of a strategy of this function, the fixed ones included."""
@@ -323,6 +331,18 @@ class Partitioned:
 
     def _repr_html_(self) -> str:
         return self.report().to_html()
+
+
+def _tactics(schedule: Schedule) -> list[Tactic]:
+    """A schedule with strategies and single actions (neighbours together) wrapped as tactics."""
+    found: list[Any] = []
+    for item in schedule:
+        if isinstance(item, Action):
+            last = found.pop() if found and isinstance(found[-1], Decisions) else Decisions(())
+            found.append(Decisions((*last.chosen, item)))
+        else:
+            found.append(Replay(item) if isinstance(item, Strategy) else item)
+    return found
 
 
 def _is_spec(x: Any) -> bool:

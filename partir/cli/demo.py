@@ -217,7 +217,7 @@ def _arguments(part: Partitioned) -> str:
 def _losses(single: Comparison, mesh: Mesh) -> str:
     from partir.viz.table import Table
 
-    columns = ("step", "loss on one device", f"loss on {mesh.size}")
+    columns = ("step", "loss on one device", f"loss on {mesh.size} devices")
     rows = tuple(
         (str(i + 1), f"{theirs:.6f}", f"{ours:.6f}")
         for i, (theirs, ours) in enumerate(zip(single.one_device, single.partitioned, strict=True))

@@ -88,11 +88,11 @@ def known_tactics() -> Mapping[str, Callable[..., Tactic]]:
     }
 
 
-def near(name: str, names: Iterable[str]) -> str:
+def near(name: str, names: Iterable[str], limit: int = 8) -> str:
     """The names to offer for one that is unknown, the likeliest first."""
     every = list(names)
     close = difflib.get_close_matches(name, every, n=3, cutoff=0.5)
-    return ", ".join([*close, *(other for other in every if other not in close)])
+    return ", ".join([*close, *(other for other in every if other not in close)][:limit])
 
 
 def _tactic(node: ast.expr, text: str, tactics: Mapping[str, Callable[..., Tactic]]) -> Tactic:
@@ -107,7 +107,7 @@ def _tactic(node: ast.expr, text: str, tactics: Mapping[str, Callable[..., Tacti
     try:
         return tactics[name](*args, **kwargs)
     except TypeError as error:
-        raise _refusal(text, _column(node), str(error).replace("__init__()", "()")) from None
+        raise _refusal(text, _column(node), str(error).replace(".__init__()", "()")) from None
 
 
 def _arguments(node: ast.Call, text: str) -> tuple[list[Any], dict[str, Any]]:
@@ -164,7 +164,7 @@ def _refusal(text: str, column: int, why: str, hint: str = "") -> ProgramError:
     return ProgramError(
         word(
             "cannot read the schedule",
-            where=f"column {column + 1}: {shortened(text[column:])}",
+            where=f"column {column + 1}: {shortened(text[column:]) or 'the end'}",
             why=why,
             hint=hint or "DataParallel('data'), Megatron('model')",
         )

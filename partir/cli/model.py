@@ -89,8 +89,10 @@ def _call(function: Callable[..., Any], name: str, settings: Mapping[str, Any]) 
 
 def _place(error: Exception) -> str:
     """File and line where an error of the user's own code was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__ and "<frozen" not in f.filename]
+    own = [frame for frame in frames if not frame.filename.startswith(os.path.dirname(os.__file__))]
+    last = (own or frames)[-1:]
+    return f"{last[0].filename}:{last[0].lineno}, in {last[0].name}" if last else ""
 
 
 def _said(error: Exception) -> str:

@@ -50,7 +50,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import, partition, print; then save the strategy."""
+    """Import, partition, save the strategy, print."""
     host_devices(1)
     from partir.viz.record import record_of
 
@@ -67,14 +67,14 @@ def run(options: argparse.Namespace) -> int:
         mesh = strategy.mesh if strategy is not None else mesh_of(DEFAULT_MESH)
     part = _partitioned(words, schedule, mesh)
     text = _ir(part, options.ir) if options.ir else ""
+    if options.out:
+        dataclasses.replace(part.strategy, model=words).save(options.out)
+        print(f"strategy of {len(part.strategy.actions)} actions saved to {options.out}", file=sys.stderr)
     if options.json:
         record = {"ir": options.ir, "text": text} if options.ir else record_of(part.history)
         print(json.dumps(record | {"actions": part.strategy.to_json()["actions"]}, indent=1))
     else:
         print(text if options.ir else _tables(part, every=options.all))
-    if options.out:
-        dataclasses.replace(part.strategy, model=words).save(options.out)
-        print(f"strategy of {len(part.strategy.actions)} actions saved to {options.out}", file=sys.stderr)
     return 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, lru_cache
 from io import StringIO
 from itertools import pairwise
+from typing import TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import AnyDenseElement, Builtin, DenseIntOrFPElementsAttr, ModuleOp, RankedStructure
@@ -22,6 +24,8 @@ from partir.dialect.spmd import SPMD
 from partir.dialect.stablehlo import QUANT, STABLEHLO
 from partir.errors import IRError, word
 
+T = TypeVar("T")
+
 DIALECTS = (Builtin, Func, STABLEHLO, CHLO, QUANT, SDY, PARTIR, SPMD)
 
 _MEMO_LIMIT = 4096
@@ -38,13 +42,7 @@ def context() -> Context:
 
 def parse(text: str, name: str = "<text>") -> ModuleOp:
     """A verified module from text. Raises IRError with the line where the text is wrong."""
-    parser = LiteralParser(_context(), text, name)
-    try:
-        module = parser.parse_module()
-    except ParseError as error:
-        raise _syntax_error(error.msg, error.span.start, text, name) from error
-    except Exception as error:  # xDSL's parser meets some malformed text with whatever its Python code raises
-        raise _syntax_error(str(error), parser.pos, text, name) from error
+    module = _read(_context(), text, name, lambda parser: parser.parse_module())
     verify(module)
     return module
 
@@ -114,16 +112,13 @@ def _lenient_context() -> Context:
 
 @lru_cache(maxsize=1 << 16)
 def _parse_attribute(text: str) -> Attribute:
-    parser = LiteralParser(_lenient_context(), text, "<attribute>")
-    try:
+    def read(parser: Parser) -> Attribute:
         attribute = parser.parse_attribute()
-    except ParseError as error:
-        raise _syntax_error(error.msg, error.span.start, text, "<attribute>") from error
-    except Exception as error:
-        raise _syntax_error(str(error), parser.pos, text, "<attribute>") from error
-    if parser.pos < len(text.rstrip()):
-        raise _syntax_error("something follows the attribute", parser.pos, text, "<attribute>")
-    return attribute
+        if parser.pos < len(text.rstrip()):
+            parser.raise_error("something follows the attribute")
+        return attribute
+
+    return _read(_lenient_context(), text, "<attribute>", read)
 
 
 class _MemoPrinter(Printer):
@@ -139,7 +134,20 @@ def _printed(op: Operation, *, generic: bool) -> str:
     return out.getvalue()
 
 
+def _read(ctx: Context, text: str, name: str, read: Callable[[Parser], T]) -> T:
+    parser = None
+    try:
+        parser = LiteralParser(ctx, text, name)
+        return read(parser)
+    except ParseError as error:
+        raise _syntax_error(error.msg, error.span.start, text, name) from error
+    except Exception as error:  # xDSL's parser meets some malformed text with whatever its Python code raises
+        done = text[: parser.pos].rstrip() if parser else ""
+        raise _syntax_error(str(error), len(done) - 1, text, name) from error
+
+
 def _syntax_error(message: str, position: int, text: str, name: str) -> IRError:
+    position = max(min(position, len(text.rstrip()) - 1), 0)
     line = text.count("\n", 0, position) + 1
     column = position - (text.rfind("\n", 0, position) + 1) + 1
     shown = text.splitlines()[line - 1].strip() if line <= len(text.splitlines()) else ""

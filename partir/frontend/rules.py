@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType
 from xdsl.ir import Attribute, Operation
+from xdsl_jax.dialects.stablehlo.attributes import DotAttr
 
+from partir.dialect.kinds import is_pointwise
 from partir.dialect.sdy import OpShardingRuleAttr
 
 Rule = Callable[[Operation], OpShardingRuleAttr | None]
@@ -100,6 +102,64 @@ def _blocks(op: Operation, operand: int, start: list[int | None], limit: tuple[i
     return OpShardingRuleAttr.of([source], [result], sizes) if split else None
 
 
+def transpose(op: Operation) -> OpShardingRuleAttr | None:
+    """Dims in another order: `([j, i])->([i, j])`."""
+    source = _ints(op, "permutation")
+    order = [[source.index(d)] for d in range(len(source))]
+    return OpShardingRuleAttr.of([order], [[[d] for d in range(len(order))]], _shape(op.results[0].type))
+
+
+def broadcast(op: Operation) -> OpShardingRuleAttr | None:
+    """Dims that are there keep their index, new and repeated ones get one of their own: `([i])->([i, j])`."""
+    small, large = _shape(op.operands[0].type), _shape(op.results[0].type)
+    sizes = list(large)
+    operand: list[list[int]] = []
+    for d, target in enumerate(_ints(op, "broadcast_dimensions")):
+        operand.append([target if small[d] == large[target] else len(sizes)])
+        if small[d] != large[target]:
+            sizes.append(small[d])
+    return OpShardingRuleAttr.of([operand], [[[d] for d in range(len(large))]], sizes)
+
+
+def dot(op: Operation) -> OpShardingRuleAttr | None:
+    """Batching dims first, then what is left of both sides; contracted dims are summed: `([i, k], [k, j])->([i, j])`."""
+    numbers = op.properties["dot_dimension_numbers"]
+    assert isinstance(numbers, DotAttr)
+    batching = (numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions)
+    contracted = (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)
+    sizes: list[int] = []
+    sides: list[dict[int, int]] = [{}, {}]
+    shapes = [_shape(v.type) for v in op.operands]
+
+    def index(*places: tuple[int, int]) -> None:
+        for side, d in places:
+            sides[side][d] = len(sizes)
+        sizes.append(shapes[places[0][0]][places[0][1]])
+
+    for left, right in zip(*batching, strict=True):
+        index((0, left.value.data), (1, right.value.data))
+    summed = {(side, d.value.data) for side in (0, 1) for d in contracted[side]}
+    for side in (0, 1):
+        for d in range(len(shapes[side])):
+            if d not in sides[side] and (side, d) not in summed:
+                index((side, d))
+    count = len(sizes)
+    for left, right in zip(*contracted, strict=True):
+        index((0, left.value.data), (1, right.value.data))
+    operands = [[[side[d]] for d in range(len(side))] for side in sides]
+    return OpShardingRuleAttr.of(operands, [[[f] for f in range(count)]], sizes, reduction=range(count, len(sizes)))
+
+
+def reduce(op: Operation) -> OpShardingRuleAttr | None:
+    """Dims that are combined are summed indices: `([i, k], [])->([i]) reduction={k}`."""
+    summed = _ints(op, "dimensions")
+    shape = _shape(op.operands[0].type)
+    count = len(op.results)
+    dims = [[d] for d in range(len(shape))]
+    kept = [[d] for d in range(len(shape)) if d not in summed]
+    return OpShardingRuleAttr.of([dims] * count + [[]] * count, [kept] * count, shape, reduction=summed)
+
+
 def _ints(op: Operation, name: str) -> tuple[int, ...]:
     attr = op.properties[name]
     assert isinstance(attr, DenseArrayBase)
@@ -118,6 +178,26 @@ OVERRIDES: Mapping[str, Rule] = {
     "stablehlo.concatenate": equal_concatenate,
 }
 """By op name: rules that go before Shardy's where they apply."""
+
+
+STANDARD: Mapping[str, Rule] = {
+    "stablehlo.broadcast_in_dim": broadcast,
+    "stablehlo.dot_general": dot,
+    "stablehlo.reduce": reduce,
+    "stablehlo.transpose": transpose,
+}
+"""By op name: what Shardy would say, for hand-written text of the most common ops."""
+
+
+def standard_rule(op: Operation) -> OpShardingRuleAttr | None:
+    """The rule of an op that did not come through Shardy; None where nobody knows one."""
+    found = rule_for(op)
+    if found is not None:
+        return found
+    if is_pointwise(op):
+        return pointwise(op)
+    standard = STANDARD.get(op.name)
+    return standard(op) if standard is not None else None
 
 
 def rule_for(op: Operation) -> OpShardingRuleAttr | None:

@@ -72,16 +72,24 @@ def main_of(module: ModuleOp) -> FuncOp:
     raise IRError(word("the module has no function @main"))
 
 
-def function(
-    block: Block, arguments: Sequence[Attributes], results: Sequence[Attributes], returned: Sequence[SSAValue]
-) -> FuncOp:
-    """`main` with a finished block."""
-    types = [a.type for a in block.args], [v.type for v in returned]
-    return FuncOp("main", types, Region(block), "public", arg_attrs=_array(arguments), res_attrs=_array(results))
-
-
-def _array(entries: Sequence[Attributes]) -> ArrayAttr[DictionaryAttr] | None:
-    return ArrayAttr([DictionaryAttr(entry) for entry in entries]) if any(entries) else None
+def module_of(
+    name: str,
+    signature: Signature,
+    mesh: Mesh | None,
+    block: Block,
+    shardings: tuple[Sequence[Attributes], Sequence[Attributes]] | None = None,
+) -> ModuleOp:
+    """A module around the finished block of `main`, which says the signature and, where given, the shardings."""
+    returned = block.last_op
+    assert isinstance(returned, ReturnOp)
+    own = names(signature)
+    if shardings is not None:
+        own = tuple([a | b for a, b in zip(first, second, strict=True)] for first, second in zip(own, shardings, strict=True))
+    types = [a.type for a in block.args], [v.type for v in returned.operands]
+    arguments, results = (ArrayAttr([DictionaryAttr(entry) for entry in entries]) for entries in own)
+    main = FuncOp("main", types, Region(block), "public", arg_attrs=arguments, res_attrs=results)
+    ops = [main] if mesh is None else [mesh_op(mesh), main]
+    return ModuleOp(ops, sym_name=StringAttr(name) if name else None)
 
 
 def names(signature: Signature) -> tuple[list[Attributes], list[Attributes]]:
@@ -118,10 +126,6 @@ def _sharding(layout: Layout, replicated: Sequence[str] = ()) -> TensorShardingA
     entries = [() if e is None else (e,) if isinstance(e, str) else e for e in spec_of(layout)]
     entries += [()] * (len(layout) - len(entries))
     return TensorShardingAttr.of(MESH, entries, replicated=replicated)
-
-
-def merged(first: Sequence[Attributes], second: Sequence[Attributes]) -> list[Attributes]:
-    return [a | b for a, b in zip(first, second, strict=True)]
 
 
 def _path(path: Path) -> ArrayAttr[StringAttr]:

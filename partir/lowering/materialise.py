@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl_jax.dialects.stablehlo.data_movement_ops import ScatterOp
 
 from partir.dialect.core import INDEX, SCALAR_I32, CoordinateOp, LoopOp, SliceOp, YieldOp
 from partir.dialect.sdy import OpShardingRuleAttr
 from partir.lowering import boundary
+from partir.lowering.copier import Copier
 from partir.lowering.localise import localise, mask
 from partir.lowering.nest import Level, Nest, Nests
 from partir.lowering.writer import Writer, uncollected
-from partir.mesh import Mesh
-from partir.program import Program
 from partir.sharding.layout import Axes
 from partir.sharding.plan import Plan, RowPlan
 from partir.sharding.tables import OpRow
@@ -38,65 +36,16 @@ def materialise(plan: Plan) -> ModuleOp:
     program = plan.assignment.structure.program
     with uncollected():
         block = _Materialiser(plan).run()
-    return module_of(program, plan.assignment.mesh, block, *boundary.shardings(plan))
+    return boundary.module_of(program.name, program.signature, plan.assignment.mesh, block, boundary.shardings(plan))
 
 
-def module_of(
-    program: Program,
-    mesh: Mesh | None,
-    block: Block,
-    arguments: Sequence[boundary.Attributes] = (),
-    results: Sequence[boundary.Attributes] = (),
-) -> ModuleOp:
-    """A module around the block of `main`, which says the program's signature besides the given attributes."""
-    last = block.last_op
-    assert isinstance(last, ReturnOp)
-    named = boundary.names(program.signature)
-    own = [boundary.merged(a, b) if b else list(a) for a, b in zip(named, (arguments, results), strict=True)]
-    main = boundary.function(block, own[0], own[1], last.operands)
-    ops = [main] if mesh is None else [boundary.mesh_op(mesh), main]
-    return ModuleOp(ops, sym_name=StringAttr(program.name) if program.name else None)
-
-
-class Copier:
-    """Copies a program op by op into a new block; `values` are what its values have become."""
-
-    def __init__(self, program: Program) -> None:
-        self.block = Block()
-        self.values: dict[SSAValue, SSAValue] = {}
-        for value, leaf in zip(program.body.args, program.signature.arguments, strict=True):
-            new = self.values[value] = self.block.insert_arg(value.type, len(self.block.args))
-            hint = leaf.name.replace("/", ".")
-            if SSAValue.is_valid_name(hint):
-                new.name_hint = hint
-
-    def copy(self, op: Operation) -> None:
-        """The op as it is, on the new values."""
-        values = self.values
-        new = type(op).create(
-            operands=[values[v] for v in op.operands],
-            result_types=[r.type for r in op.results],
-            properties=dict(op.properties),
-            attributes=dict(op.attributes),
-            regions=[copied(region, values) for region in op.regions],
-        )
-        self.block.add_op(new)
-        for old, result in zip(op.results, new.results, strict=True):
-            values[old] = result
-
-
-def copied(region: Region, values: dict[SSAValue, SSAValue]) -> Region:
-    """A region that reads the new values; what it defines itself is added to `values`."""
-    new = Region()
-    region.clone_into(new, 0, values)
-    return new
-
-
-class _Materialiser(Copier):
+class _Materialiser:
     def __init__(self, plan: Plan) -> None:
-        super().__init__(plan.assignment.structure.program)
         self.plan = plan
         self.tables = plan.assignment.structure.tables
+        program = self.tables.program
+        self.copier = Copier(program.signature, program.body.args)
+        self.block, self.values = self.copier.block, self.copier.values
         self.by_axis = plan.assignment.mesh.shape
         self.nests = Nests(plan)
         self.writer = Writer(self.block)
@@ -108,7 +57,7 @@ class _Materialiser(Copier):
             position = rows.get(op)
             nest = None if position is None else self.nests.of(position, self.tables.rows[position])
             if nest is None or position is None:
-                self.copy(op)
+                self.copier.copy(op)
             else:
                 self.loops(self.tables.rows[position], self.plan.rows[position], nest)
         return self.block

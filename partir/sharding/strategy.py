@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,17 +48,18 @@ class Strategy:
         return cls(program.name, assignment.mesh, own, arguments, results)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the strategy as JSON, all of it or nothing."""
+        """Write the strategy as JSON, all of it or nothing. Raises StrategyError where nothing can be written."""
         target = Path(path)
         text = json.dumps(self.to_json(), indent=1) + "\n"
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            temporary.write_text(text, encoding="utf-8")
             os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        except OSError as error:
+            raise StrategyError(word(f"cannot write the strategy file {os.fspath(path)}", why=error.strerror or "")) from None
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -4,7 +4,7 @@ from partir.tactics.data_parallel import DataParallel
 from partir.tactics.embedding import EmbeddingParallel
 from partir.tactics.manual import FIRST_DIVISIBLE_DIM, Manual, Whole
 from partir.tactics.megatron import Megatron
-from partir.tactics.replay import Replay
+from partir.tactics.replay import Decisions, Replay
 from partir.tactics.sequence import SequenceParallel
 from partir.tactics.tactic import Stage, Tactic, run
 from partir.tactics.zero import ZeRO
@@ -12,6 +12,7 @@ from partir.tactics.zero import ZeRO
 __all__ = [
     "FIRST_DIVISIBLE_DIM",
     "DataParallel",
+    "Decisions",
     "EmbeddingParallel",
     "Manual",
     "Megatron",

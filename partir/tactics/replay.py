@@ -1,4 +1,4 @@
-"""A saved strategy as an item of a schedule."""
+"""A saved strategy, or single actions, as an item of a schedule."""
 
 from __future__ import annotations
 
@@ -21,3 +21,16 @@ class Replay:
 
     def __repr__(self) -> str:
         return f"Strategy({self.strategy.name}, {len(self.strategy.actions)} actions)"
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Single actions, as a schedule item that is not a tactic: `partir.Tile(...)` and its like."""
+
+    chosen: tuple[Action, ...]
+
+    def actions(self, assignment: Assignment) -> Sequence[Action]:
+        return self.chosen
+
+    def __repr__(self) -> str:
+        return ", ".join(map(repr, self.chosen))

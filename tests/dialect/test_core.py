@@ -3,16 +3,16 @@
 import re
 
 import pytest
-from xdsl.dialects.builtin import TensorType, f32, i1
 from xdsl.dialects import test
+from xdsl.dialects.builtin import TensorType, f32, i1
 from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import VerifyException
 
 from partir.dialect.core import (
+    INDEX,
     AnyAttr,
     BarrierOp,
     CoordinateOp,
-    INDEX,
     Kind,
     KindAttr,
     LoopOp,

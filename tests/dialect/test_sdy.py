@@ -26,7 +26,7 @@ from partir.mesh import Mesh
 
 pytestmark = pytest.mark.jax
 
-MANY = "i j k l m n o p q r s t u v w x y z z_1 z_2 z_3 z_4 z_5 z_6 z_7 z_8 z_9 z_10 z_11 z_12".split()
+MANY = ["i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w", "x", "y", "z", "z_1", "z_2", "z_3", "z_4", "z_5", "z_6", "z_7", "z_8", "z_9", "z_10", "z_11", "z_12"]
 
 ATTRIBUTES = [
     '#sdy.mesh<["data"=4, "model"=2]>',
@@ -187,8 +187,8 @@ def test_what_is_wrong_is_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (MODULE.replace("in_shardings=[<@mesh, [{\"data\"}, {}]>]", "in_shardings=[]"), "1 operands, 0 shardings"),
-        (MODULE.replace("out_shardings=[<@mesh, [{\"data\"}, {}]>]", "out_shardings=[]"), "1 results, 0 shardings"),
+        (MODULE.replace('in_shardings=[<@mesh, [{"data"}, {}]>]', "in_shardings=[]"), "1 operands, 0 shardings"),
+        (MODULE.replace('out_shardings=[<@mesh, [{"data"}, {}]>]', "out_shardings=[]"), "1 results, 0 shardings"),
         (MODULE.replace("    sdy.return %b", "    func.return %b"), "func.return"),
     ],
 )

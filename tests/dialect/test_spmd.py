@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from xdsl.dialects.builtin import TensorType, f32, i32
 from xdsl.dialects import test
+from xdsl.dialects.builtin import TensorType, f32, i32
 
 from partir.dialect.core import TileAttr
 from partir.dialect.spmd import (

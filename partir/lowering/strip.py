@@ -1,0 +1,213 @@
+"""Core IR to the program without loops: each nest becomes the one op on whole values that it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
+
+from partir.dialect.core import CoordinateOp, LoopOp, PartAttr, SliceOp, TileAttr, YieldOp
+from partir.dialect.sdy import MeshOp, OpShardingRuleAttr
+from partir.errors import IRError, word
+from partir.frontend.rules import standard_rule
+from partir.lowering import boundary
+from partir.lowering.copier import Copier, copied
+from partir.lowering.materialise import PROPERTIES
+from partir.lowering.writer import uncollected
+from partir.program import Program, origin_of
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One loop as it stands in the IR: axis, number of iterations, the (operand, tile) slices in it, its results."""
+
+    axis: str
+    size: int
+    slices: frozenset[tuple[int, TileAttr]]
+    parts: tuple[PartAttr, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Stripped:
+    """A program without loops; `nests` are the loops each of its ops stood in, outermost first, `loops` the outermost."""
+
+    program: Program
+    nests: dict[Operation, tuple[Seen, ...]]
+    loops: dict[Operation, LoopOp]
+
+
+def strip(module: ModuleOp) -> Stripped:
+    """Take the loops off a Core module, which is left as it is; a module without loops is copied.
+
+    before   %y = loop "data"=4 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
+    after    %y = tanh %x                                 and the nest of this op: ("data", 4, {(0, tile<0>)}, (tile<0>,))
+
+    Raises IRError for a loop that does not stand around one op, and for a module that is not Core IR.
+    """
+    main = boundary.main_of(module)
+    rest = [op for op in module.body.block.ops if op is not main and not isinstance(op, MeshOp)]
+    if rest:
+        raise IRError(
+            word(f"the module holds more than @main and a mesh: {rest[0].name}", hint="inline the calls of @main first")
+        )
+    name = module.sym_name.data if module.sym_name is not None else ""
+    with uncollected():
+        return _Stripper(main).run(name)
+
+
+class _Stripper:
+    def __init__(self, main: FuncOp) -> None:
+        self.main = main
+        self.signature = boundary.signature_of(main)
+        self.copier = Copier(self.signature, main.body.blocks[0].args)
+        self.nests: dict[Operation, tuple[Seen, ...]] = {}
+        self.loops: dict[Operation, LoopOp] = {}
+
+    def run(self, name: str) -> Stripped:
+        for op in self.main.body.blocks[0].ops:
+            if isinstance(op, LoopOp):
+                new, self.nests[new] = self.nest(op)
+                self.loops[new] = op
+            elif op.name.startswith("spmd.") or isinstance(op, SliceOp | CoordinateOp):
+                raise IRError(word(f"{op.name} stands where no Core IR has it", where=_where(op)))
+            else:
+                self.complete(self.copier.copy(op))
+        module = boundary.module_of(name, self.signature, None, self.copier.block)
+        return Stripped(Program(module, self.signature, name), self.nests, self.loops)
+
+    def complete(self, op: Operation) -> None:
+        """Give an op of hand-written text the sharding rule that the frontend would have given it."""
+        if OpShardingRuleAttr.KEY not in op.attributes:
+            rule = standard_rule(op)
+            if rule is not None:
+                op.attributes[OpShardingRuleAttr.KEY] = rule
+
+    def nest(self, outermost: LoopOp) -> tuple[Operation, tuple[Seen, ...]]:
+        """The op that a nest of loops is made of, on whole values, and the loops."""
+        reading = _Nest(outermost)
+        op = reading.op
+        values = self.copier.values
+        stored = outermost.attributes.get(PROPERTIES)
+        attributes = dict(op.attributes)
+        if (rule := outermost.attributes.get(OpShardingRuleAttr.KEY)) is not None:
+            attributes[OpShardingRuleAttr.KEY] = rule
+        sources = [reading.source(operand) for operand in op.operands]
+        new = type(op).create(
+            operands=[values[source] for source, _ in sources],
+            result_types=list(outermost.result_types),
+            properties=dict(op.properties) | (dict(stored.data) if isinstance(stored, DictionaryAttr) else {}),
+            attributes=attributes,
+            regions=[copied(region, values) for region in op.regions],
+        )
+        self.complete(new)
+        self.copier.add(new, outermost.results)
+        slices: list[set[tuple[int, TileAttr]]] = [set() for _ in reading.loops]
+        for slot, (_, cuts) in enumerate(sources):
+            for depth, tile in cuts:
+                slices[depth].add((slot, tile))
+        seen = [
+            Seen(loop.axis.data, loop.trip_count, frozenset(own), loop.results_as.data)
+            for loop, own in zip(reading.loops, slices, strict=True)
+        ]
+        return new, tuple(seen)
+
+
+Source = tuple[SSAValue, tuple[tuple[int, TileAttr], ...]]
+"""A value outside the loops, and the slices (depth of the loop, tile) taken of it."""
+
+
+class _Nest:
+    """Loops one inside the other, down to the one op they stand around."""
+
+    def __init__(self, outermost: LoopOp) -> None:
+        self.loops: list[LoopOp] = []
+        self.inside: dict[SSAValue, Source | None] = {}
+        """Sources of the values made inside; None for what is made of constants and coordinates alone."""
+        inner: LoopOp | None = outermost
+        while inner is not None:
+            self.loops.append(inner)
+            inner = self.enter(inner)
+        self.op = self.principal()
+
+    def enter(self, loop: LoopOp) -> LoopOp | None:
+        """Read the slices of a loop; the loop inside it, if that is all it has besides."""
+        depth_of = {around.index: depth for depth, around in enumerate(self.loops)}
+        rest: list[Operation] = []
+        for op in loop.body.block.ops:
+            if isinstance(op, SliceOp):
+                source, cuts = self.source(op.x)
+                self.inside[op.result] = source, (*cuts, (depth_of[op.index], op.tile))
+            elif isinstance(op, CoordinateOp):
+                self.inside[op.result] = None
+            elif not isinstance(op, YieldOp):
+                rest.append(op)
+        if not any(isinstance(op, LoopOp) for op in rest):
+            return None
+        (only, *more) = rest
+        if more or not isinstance(only, LoopOp):
+            raise self.refuse("a loop around another holds nothing else but slices")
+        self.check_yield(loop, only)
+        return only
+
+    def principal(self) -> Operation:
+        """The op the loops stand around; the others in the innermost body make indices and masks for it."""
+        innermost = self.loops[-1]
+        last = innermost.body.block.last_op
+        ops = [
+            op
+            for op in innermost.body.block.ops
+            if not isinstance(op, SliceOp | CoordinateOp) and op is not last
+        ]
+        if len(ops) == 1:
+            self.check_yield(innermost, ops[0])
+            return ops[0]
+        found = [op for op in ops if isinstance(op, GatherOp | ScatterOp)]
+        if len(found) != 1:
+            raise self.refuse(f"its innermost body has {len(ops)} ops")
+        for op in ops:
+            if op is found[0]:
+                break
+            made = {source: None for v in op.operands if (source := self.source_or_none(v)) is not None}
+            if len(made) > 1:
+                raise self.refuse(f"{op.name} in it combines values")
+            source = next(iter(made), None)
+            self.inside.update((result, source) for result in op.results)
+        return found[0]
+
+    def source(self, value: SSAValue) -> Source:
+        """Where an operand comes from."""
+        found = self.source_or_none(value)
+        if found is None:
+            raise self.refuse("it reads a constant that is made inside it")
+        return found
+
+    def source_or_none(self, value: SSAValue) -> Source | None:
+        if value in self.inside:
+            return self.inside[value]
+        return value, ()
+
+    def check_yield(self, loop: LoopOp, op: Operation) -> None:
+        if tuple(loop.yielded) != tuple(op.results):
+            raise self.refuse(f"a loop in it does not yield the results of {op.name}")
+
+    def refuse(self, why: str) -> IRError:
+        return IRError(
+            word(
+                "cannot read a loop as one op that is tiled",
+                where=_where(self.loops[0]),
+                why=why,
+                hint="one op to a nest of loops, as partir writes them",
+            )
+        )
+
+
+def _where(op: Operation) -> str:
+    """The results, origin and kind of an op, for a message."""
+    origin = next((o for inner in op.walk() if (o := origin_of(inner)).scope.data or o.source.data), None)
+    at = f" from {origin.scope.data or 'main'} ({origin.source.data})" if origin is not None else ""
+    return f"{op.name} : {', '.join(map(str, op.result_types))}{at}"
+

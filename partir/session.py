@@ -1,0 +1,101 @@
+"""An interactive session: decide step by step, undo, and take the result as a `Partitioned` or as code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partir.errors import NoEffectError, PartirError, word
+from partir.sharding.actions import Action, Prefer, Replicate, Tile
+from partir.sharding.strategy import Strategy
+from partir.stages import ClassInfo, Partitioned, Traced
+
+
+class Session:
+    """Decisions on one traced function, one after the other; every method returns the session, so that calls chain.
+
+    A step that changes nothing, or names something that is not there, raises and leaves the session as it was.
+    """
+
+    def __init__(self, traced: Traced, mesh: Any = None) -> None:
+        self._traced = traced
+        self._mesh = traced.mesh if mesh is None else mesh
+        self._steps: list[tuple[Action, ...]] = []
+        self._undone: list[tuple[Action, ...]] = []
+
+    def tile(self, what: str | ClassInfo, dim: int | None = None, axis: str | None = None) -> Session:
+        """Shard a dim of the arguments that a path pattern names (or a class of `Traced.classes`) over a mesh axis."""
+        axis = self._axis(axis)
+        if isinstance(what, ClassInfo):
+            name, position = what.arguments[0]
+            return self._do(Tile(name, position, axis))
+        if dim is None:
+            raise PartirError(word(f"tile({what!r}) names no dim", hint=f"tile({what!r}, 0, {axis!r})"))
+        return self._do(*(Tile(name, dim, axis) for name in self._names(what)))
+
+    def replicate(self, path: str, axis: str | None = None) -> Session:
+        """Keep the arguments a pattern names whole on a mesh axis, against later steps."""
+        return self._do(*(Replicate(name, self._axis(axis)) for name in self._names(path)))
+
+    def prefer(self, site: str, class_: ClassInfo | tuple[str, int], axis: str | None = None) -> Session:
+        """At the ops of a scope where dims compete for an axis, let this class have it."""
+        name, dim = class_.arguments[0] if isinstance(class_, ClassInfo) else class_
+        return self._do(Prefer(site, name, dim, self._axis(axis)))
+
+    def undo(self) -> Session:
+        """Take back the last step, if there is one."""
+        if self._steps:
+            self._undone.append(self._steps.pop())
+        return self
+
+    def redo(self) -> Session:
+        """Do again what was taken back last, if nothing new was done since."""
+        if self._undone:
+            self._steps.append(self._undone.pop())
+        return self
+
+    @property
+    def partitioned(self) -> Partitioned:
+        """The function with the decisions so far."""
+        return self._partitioned(self._steps)
+
+    def code(self) -> str:
+        """The decisions as a schedule in Python, to paste into a script."""
+        actions = [action for step in self._steps for action in step]
+        return "\n".join(["[", *(f"    partir.{action!r}," for action in actions), "]"])
+
+    def _partitioned(self, steps: list[tuple[Action, ...]]) -> Partitioned:
+        actions = [action for step in steps for action in step]
+        start = self._traced.partition([], mesh=self._mesh)
+        return self._traced.partition([Strategy.of(start.assignment, actions)] if actions else [], mesh=self._mesh)
+
+    def _do(self, *actions: Action) -> Session:
+        before = self._partitioned(self._steps).assignment
+        after = before.apply(*actions)
+        if after.same_effect(before) and not all(isinstance(a, Replicate) for a in actions):
+            raise NoEffectError(
+                word(
+                    f"{', '.join(map(str, actions[:3]))} changes nothing",
+                    why="; ".join(map(str, after.claims.undivided[len(before.claims.undivided) :])) or "it is decided already",
+                )
+            )
+        self._steps.append(actions)
+        self._undone.clear()
+        return self
+
+    def _axis(self, axis: str | None) -> str:
+        names = self._traced.partition([], mesh=self._mesh).assignment.mesh.names
+        if axis is None and len(names) == 1:
+            return names[0]
+        if axis is None:
+            raise PartirError(word("no mesh axis named", why=f"the mesh has {', '.join(names)}"))
+        return axis
+
+    def _names(self, pattern: str) -> list[str]:
+        addresses = self._traced.structure.addresses
+        if pattern[:1] in "#@":
+            return [addresses.names[addresses.find(pattern)]]
+        signature = self._traced.program.signature
+        return [signature.arguments[i].name for i in signature.select(pattern)]
+
+    def __repr__(self) -> str:
+        return f"Session({len(self._steps)} steps): {self.partitioned!r}"
