@@ -44,7 +44,7 @@ class Jitted:
         self._compiler_options = tuple((compiler_options or {}).items())
         self._target = target
         self._cache: dict[Any, Partitioned] = {}
-        self._first: tuple[Strategy, int] | None = None
+        self._first: list[tuple[Strategy, int]] = []
 
     def __repr__(self) -> str:
         return f"<partir.jit of {name_of(self._fun)}>"
@@ -64,14 +64,15 @@ class Jitted:
 
     def _partition(self, traced: Traced) -> Partitioned:
         """The first call plans by the schedule; new shapes replay that strategy, and say so where it does not fit."""
-        if self._first is None:
+        known = next((entry for entry in self._first if entry[0].suits(traced.program)), None)
+        if known is None:
             part = traced.partition()
             agreed = agree(part.strategy)
             if agreed != part.strategy:
                 part = traced.replay(agreed)
-            self._first = (part.strategy, len(part.assignment.claims.undivided))
+            self._first.append((part.strategy, len(part.assignment.claims.undivided)))
             return part
-        strategy, undivided = self._first
+        strategy, undivided = known
         part = traced.replay(strategy)
         misfits = part.assignment.claims.undivided[undivided:]
         if misfits:
@@ -102,7 +103,7 @@ class Jitted:
     def clear_cache(self) -> None:
         """Forget everything traced, planned and compiled."""
         self._cache.clear()
-        self._first = None
+        self._first.clear()
 
     def _mesh_now(self) -> Any:
         if self._mesh is not None:

@@ -45,9 +45,11 @@ def assert_same(actual: Any, expected: Any) -> None:
             continue
         own = _largest(there)
         floor = ROUNDING * (scale if own <= ROUNDING * scale else own)
-        off = np.abs(here - there) - RTOL * np.abs(there) - floor
-        if there.size and not (np.max(off) <= 0):
-            worst = np.unravel_index(np.argmax(np.where(np.isnan(off), np.inf, off)), there.shape)
+        with np.errstate(invalid="ignore"):
+            off = np.abs(here - there) - RTOL * np.abs(there) - floor
+        off = np.where((here == there) | (np.isnan(here) & np.isnan(there)), -np.inf, np.where(np.isnan(off), np.inf, off))
+        if np.any(off > 0):
+            worst = np.unravel_index(np.argmax(off), there.shape)
             wrong.append(f"{name}{list(map(int, worst))}: {here[worst]!r}, should be {there[worst]!r}")
     assert not wrong, "\n".join(wrong)
 
@@ -70,4 +72,5 @@ def _numbers(leaf: Any) -> np.ndarray[Any, Any]:
 
 def _largest(leaf: Any) -> float:
     numbers = _numbers(leaf)
-    return float(np.max(np.abs(numbers), initial=0.0)) if np.issubdtype(numbers.dtype, np.inexact) else 0.0
+    finite = numbers[np.isfinite(numbers)] if np.issubdtype(numbers.dtype, np.inexact) else np.zeros(0)
+    return float(np.max(np.abs(finite), initial=0.0))

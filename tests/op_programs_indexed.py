@@ -80,7 +80,7 @@ _convolutions("convolution_strided", _draw(4, 8, 8, 4), _draw(3, 3, 4, 8), windo
 _convolutions("convolution_17", _draw(4, 17, 17, 4), _draw(3, 3, 4, 4), window_strides=(2, 1), padding="VALID")
 _convolutions("convolution_pointwise", _draw(4, 8, 8, 4), _draw(1, 1, 4, 8))
 _convolutions("convolution_dilated", _draw(4, 8, 8, 4), _draw(3, 3, 4, 4), rhs_dilation=(2, 2))
-_convolutions("convolution_upsampling", _draw(4, 4, 4, 4), _draw(3, 3, 4, 4), lhs_dilation=(2, 2))
+_convolutions("convolution_upsampling", _draw(4, 4, 4, 4), _draw(3, 3, 4, 4), lhs_dilation=(2, 2), padding=((1, 2), (2, 1)))
 _convolutions("convolution_grouped", _draw(4, 4, 4, 8), _draw(3, 3, 2, 8), feature_group_count=4)
 _convolutions("convolution_depthwise", _draw(4, 4, 4, 8), _draw(3, 3, 1, 8), feature_group_count=8)
 _convolutions("convolution_patches", _draw(4, 8, 8, 4), _draw(4, 4, 4, 8), window_strides=(4, 4), padding="VALID")

@@ -12,7 +12,10 @@ from partir.errors import MeshError, ProgramError, word
 from partir.mesh import Mesh
 
 if TYPE_CHECKING:
+    from partir.sharding.actions import Action
     from partir.tactics import Tactic
+
+    Item = Tactic | Action
 
 DEFAULT_MESH = "data=4,model=2"
 
@@ -56,8 +59,8 @@ def settings_of(items: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
-def schedule_of(text: str) -> list[Tactic]:
-    """A schedule from Python text: calls of tactics with literal arguments, separated by commas.
+def schedule_of(text: str) -> list[Item]:
+    """A schedule from Python text: calls of tactics (or actions) with literal arguments, separated by commas.
 
     >>> schedule_of("DataParallel('data'), Megatron('model')")
     [DataParallel(axis='data', inputs=None), Megatron(axis='model', scope=None)]
@@ -72,19 +75,22 @@ def schedule_of(text: str) -> list[Tactic]:
     elements = tree.elts
     if len(elements) == 1 and isinstance(elements[0], ast.List):
         elements = elements[0].elts
-    tactics = known_tactics()
-    return [_tactic(node, text, tactics) for node in elements]
+    items = known_items()
+    return [_item(node, text, items) for node in elements]
 
 
-def known_tactics() -> Mapping[str, Callable[..., Tactic]]:
-    """The tactics a schedule may name."""
-    from partir import tactics
+def known_items() -> Mapping[str, Callable[..., Item]]:
+    """What a schedule may name: the public tactics, and the actions."""
+    import partir
+    from partir.sharding.actions import KINDS
+    from partir.tactics import Tactic
 
-    found = {name: getattr(tactics, name) for name in tactics.__all__}
+    actions = tuple(KINDS.values())
+    public = {name: getattr(partir, name) for name in partir.__all__}
     return {
         name: value
-        for name, value in found.items()
-        if isinstance(value, type) and is_dataclass(value) and issubclass(value, tactics.Tactic) and value is not tactics.Replay
+        for name, value in public.items()
+        if isinstance(value, type) and is_dataclass(value) and (value in actions or issubclass(value, Tactic))
     }
 
 
@@ -95,17 +101,17 @@ def near(name: str, names: Iterable[str], limit: int = 8) -> str:
     return ", ".join([*close, *(other for other in every if other not in close)][:limit])
 
 
-def _tactic(node: ast.expr, text: str, tactics: Mapping[str, Callable[..., Tactic]]) -> Tactic:
+def _item(node: ast.expr, text: str, items: Mapping[str, Callable[..., Item]]) -> Item:
     name = _name(node.func) if isinstance(node, ast.Call) else None
     if not isinstance(node, ast.Call) or name is None:
         shown = _name(node)
-        hint = f"{shown}('data')" if shown in tactics else "DataParallel('data'), Megatron('model')"
+        hint = f"{shown}('data')" if shown in items else "DataParallel('data'), Megatron('model')"
         raise _refusal(text, _column(node), "it is not a call of a tactic", hint)
-    if name not in tactics:
-        raise _refusal(text, _column(node), f'there is no tactic "{name}"', near(name, tactics))
+    if name not in items:
+        raise _refusal(text, _column(node), f'there is no tactic "{name}"', near(name, items))
     args, kwargs = _arguments(node, text)
     try:
-        return tactics[name](*args, **kwargs)
+        return items[name](*args, **kwargs)
     except TypeError as error:
         raise _refusal(text, _column(node), str(error).replace(".__init__()", "()")) from None
 

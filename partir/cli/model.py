@@ -88,11 +88,10 @@ def _call(function: Callable[..., Any], name: str, settings: Mapping[str, Any]) 
 
 
 def _place(error: Exception) -> str:
-    """File and line where an error of the user's own code was raised."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__ and "<frozen" not in f.filename]
-    own = [frame for frame in frames if not frame.filename.startswith(os.path.dirname(os.__file__))]
-    last = (own or frames)[-1:]
-    return f"{last[0].filename}:{last[0].lineno}, in {last[0].name}" if last else ""
+    """The last line of the user's own code that an error went through; empty if it never got there."""
+    others = (__file__, "<frozen", os.path.dirname(os.__file__))
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    return f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}" if own else ""
 
 
 def _said(error: Exception) -> str:

@@ -16,7 +16,6 @@ from partir.errors import ProgramError, word
 if TYPE_CHECKING:
     from partir.sharding.strategy import Strategy
     from partir.stages import Partitioned
-    from partir.tactics import Tactic
 
 IRS = ("core", "spmd", "stablehlo", "shardy")
 
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         assert strategy is not None
         print(json.dumps(strategy.to_json(), indent=1) if options.json else _held(strategy, options.model))
         return 0
-    schedule: list[Tactic | Strategy] = list(schedule_of(options.schedule))
+    schedule: list[Any] = list(schedule_of(options.schedule))
     if strategy is not None:
         schedule.insert(0, strategy)
     if mesh is None:
@@ -99,7 +98,7 @@ def _subject(options: argparse.Namespace) -> tuple[tuple[str, ...], Strategy | N
             word(
                 f"the strategy {options.model} does not say how to make its program",
                 why=f"it was made for {' '.join(strategy.model)}" if strategy.model else "it was not saved by partir show",
-                hint=f"partir show MODEL --strategy {options.model}",
+                hint=_again(strategy, options.model),
             )
         )
     return (*words, *options.set) if words else (), strategy
@@ -122,8 +121,14 @@ def _held(strategy: Strategy, path: str) -> str:
     return (
         f"{path}: a strategy for {strategy.name}{made_for} on mesh {mesh_text(strategy.mesh)}, "
         f"{len(strategy.arguments)} arguments\n{actions}\n"
-        f"to see what it does: partir show MODEL --strategy {path}"
+        f"to see what it does: {_again(strategy, path)}"
     )
+
+
+def _again(strategy: Strategy, path: str) -> str:
+    """The command that shows a strategy on its program."""
+    model, *settings = strategy.model or ("MODEL",)
+    return f"partir show {model} {'--set ' + ' '.join(settings) + ' ' if settings else ''}--strategy {path}"
 
 
 def _ir(part: Partitioned, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import StringAttr, TensorType
 from xdsl.ir import Operation
 
 from partir.dialect.chlo import BINARY, UNARY
@@ -24,6 +24,14 @@ LAYOUT = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehl
 
 CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.gather", "stablehlo.scatter"})
 """Ops that sum or pick along dims their result does not have."""
+
+
+def is_host_effect(op: Operation) -> bool:
+    """Whether an op calls back to the host for its effect (debug.print, io_callback): it must happen once, on one device."""
+    if op.name != "stablehlo.custom_call":
+        return False
+    target, effect = op.properties.get("call_target_name"), op.properties.get("has_side_effect")
+    return isinstance(target, StringAttr) and "callback" in target.data and str(effect) == "true"
 
 
 def is_pointwise(op: Operation) -> bool:

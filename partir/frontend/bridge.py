@@ -19,6 +19,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from partir.dialect.core import OriginAttr, TagOp
 from partir.dialect.sdy import OpShardingRuleAttr, ShardingConstraintOp, TensorShardingAttr
 from partir.dialect.text import context, parse_attribute
+from partir.errors import ProgramError, word
 from partir.frontend.marks import CONSTRAIN, TAG
 from partir.frontend.normalise import scalars_first
 from partir.frontend.rules import rule_for
@@ -28,6 +29,9 @@ LARGE = 1024
 """Literals of more elements than this, not all equal, become arguments."""
 
 PASSES = "builtin.module(canonicalize,cse,func.func(sdy-populate-op-sharding-rules))"
+PLACEMENTS = frozenset({"sdy.sharding", "mhlo.sharding"})
+"""Where JAX placed an op (a host callback on one device); where it runs is decided here."""
+
 RULE = OpShardingRuleAttr.KEY
 ORIGIN = OriginAttr.KEY
 
@@ -105,10 +109,21 @@ class _Bridge:
         values.update(zip(op.results, returned, strict=True))
 
     def op(self, op: Any, name: str, values: dict[Any, SSAValue], prefix: str) -> Operation:
+        if name == "sdy.manual_computation":
+            raise ProgramError(
+                word(
+                    "cannot partition a function with a shard_map inside",
+                    where=self.origins.of(op.location, prefix).source.data,
+                    why="its body is a device-local program of its own already",
+                    hint="partition the function without it, or call the shard_map outside",
+                )
+            )
         class_, names = self.class_of(name)
         properties: dict[str, Attribute] = {}
         attributes: dict[str, Attribute] = {}
         for key, attr in op.attributes.items():
+            if key in PLACEMENTS:
+                continue
             found = self.attributes.get(attr)
             if found is None:
                 found = self.attributes[attr] = parse_attribute(str(attr))

@@ -13,6 +13,7 @@ from typing import Any
 from partir.dialect.core import OriginAttr
 
 _WRAPPER = re.compile(r"^(jit|pjit|jvp|transpose|vmap|remat|checkpoint|custom_jvp|custom_vjp|xla_call|pmap)\((.*)\)$", re.S)
+_HERE = os.path.dirname(__file__)
 _NOISE = frozenset({"", "while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "custom_vjp_call"})
 
 
@@ -103,14 +104,21 @@ def _name(location: Any) -> str:
 
 
 def _source(location: Any) -> str:
-    """`file.py:line` of the innermost user frame, as far as JAX recorded one."""
+    """`file.py:line` of the innermost frame in the user's own code, else of the innermost one; "" if JAX recorded none."""
+    frames = [frame for frame in _frames(location) if _HERE not in frame[0]]
+    own = [frame for frame in frames if "site-packages" not in frame[0]]
+    return next((f"{os.path.basename(file)}:{line}" for file, line in own or frames), "")
+
+
+def _frames(location: Any) -> list[tuple[str, int]]:
+    """(file, line) of every frame of a location, innermost first."""
     kind = type(location).__name__
     if kind == "NameLoc":
-        return _source(location.child_loc)
+        return _frames(location.child_loc)
     if kind == "CallSiteLoc":
-        return _source(location.callee) or _source(location.caller)
+        return _frames(location.callee) + _frames(location.caller)
     if kind == "FileLineColLoc":
-        return f"{os.path.basename(location.filename)}:{location.start_line}"
+        return [(str(location.filename), int(location.start_line))]
     if kind == "FusedLoc":
-        return next((source for inner in location.locations if (source := _source(inner))), "")
-    return ""
+        return [frame for inner in location.locations for frame in _frames(inner)]
+    return []

@@ -82,16 +82,8 @@ def trace(
     static = signature_.static_names(fun, options.static_argnums, options.static_argnames, len(args))
     shapes = [arg if i in static[0] else jax.tree.map(abstract, arg) for i, arg in enumerate(args)]
     keywords = {k: v if k in static[1] else jax.tree.map(abstract, v) for k, v in kwargs.items()}
-    with importing(), _axes_of(mesh):
-        try:
-            traced = jax.jit(fun, keep_unused=True, **options.keywords()).trace(*shapes, **keywords)
-            _refuse_ordered(fun, traced)
-            lowered = traced.lower(lowering_platforms=(platform,))
-        except PartirError:
-            raise
-        except Exception as error:
-            raise ProgramError(_refused(fun, error)) from error
-        bridged = bridge(lowered.compiler_ir())
+    traced, lowered = _lower(fun, shapes, keywords, options, platform, mesh)
+    bridged = bridge(lowered.compiler_ir())
     info = jax.tree.leaves(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated"))
     paths = signature_.argument_paths(fun, shapes, keywords, static)
     typed = [(path, entry) for (path, _), entry in zip(paths, info, strict=True)]
@@ -110,6 +102,29 @@ def trace(
         Trees(jax.tree.structure(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated")), jax.tree.structure(out)),
         _host(lowered),
     )
+
+
+def _lower(
+    fun: Callable[..., Any],
+    shapes: Sequence[Any],
+    keywords: Mapping[str, Any],
+    options: Options,
+    platform: str,
+    mesh: Mesh | None,
+) -> tuple[Any, Any]:
+    """Trace and lower under the mesh's axes, else under none: a `shard_map` on a mesh of its own stands no other around it."""
+    errors: list[Exception] = []
+    for context in [mesh, None] if mesh is not None else [None]:
+        try:
+            with importing(), _axes_of(context):
+                traced = jax.jit(fun, keep_unused=True, **options.keywords()).trace(*shapes, **keywords)
+                _refuse_ordered(fun, traced)
+                return traced, traced.lower(lowering_platforms=(platform,))
+        except PartirError:
+            raise
+        except Exception as error:
+            errors.append(error)
+    raise ProgramError(_refused(fun, errors[0])) from errors[0]
 
 
 def _axes_of(mesh: Mesh | None) -> Any:

@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from xdsl.dialects.builtin import DenseArrayBase, IntegerType, TensorType, i32, i64
-from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl_jax.dialects.stablehlo.attributes import ComparisonDirection
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
+from partir.dialect.kinds import is_host_effect
 from partir.dialect.sdy import OpShardingRuleAttr
+from partir.dialect.stablehlo import OPS
 from partir.lowering.writer import Writer
 from partir.sharding.layout import Axes, Layout, axes_of
 from partir.sharding.rule import shape_of
 
 Coordinate = Callable[[Axes], SSAValue]
-"""Gives the linear coordinate along axes (major first) as a scalar tensor<i32>."""
+"""Gives the linear coordinate along axes (major first; `ALL_AXES` for every axis of the mesh) as a scalar tensor<i32>."""
+
+ALL_AXES: Axes = ()
 
 Shape = tuple[int, ...]
 
@@ -45,6 +49,8 @@ def localise(
         return [_gather(writer, op, operands, results[0], coordinate(axes))]
     if isinstance(op, ScatterOp) and (axes := _axes_of_rows(op, layouts)):
         operands = _scatter_indices(writer, op, operands, coordinate(axes))
+    if is_host_effect(op):
+        return _on_one_device(writer, op, operands, coordinate)
     properties = _properties(op, operands)
     types: list[Attribute] = [
         r.type if shape_of(r.type) == shape else writer.typed(r.type, shape)
@@ -203,6 +209,32 @@ def _scatter_indices(writer: Writer, op: ScatterOp, operands: Sequence[SSAValue]
     rows = shape_of(operands[0].type)[dim]
     own = _own_rows(writer, operands[count], rows, coordinate, clamp_to=None)
     return [*operands[:count], own, *operands[count + 1 :]]
+
+
+def _on_one_device(
+    writer: Writer, op: Operation, operands: Sequence[SSAValue], coordinate: Coordinate
+) -> list[SSAValue]:
+    """A host callback with an effect: on the first device only; the others have zeros, and the sum is what it returned.
+
+    before   %r = custom_call @callback(%x)
+    after    %r = case (coordinate == 0) { return zeros } { return custom_call @callback(%x) }   : pending over all axes
+    """
+    first = writer.compare(ComparisonDirection.EQ, coordinate(ALL_AXES), writer.number(0, TensorType(i32, ())))
+    branch = writer.convert(first, i32)
+    types = [r.type for r in op.results]
+    idle, active = Writer(Block()), Writer(Block())
+    nothing = [idle.zeros(type_) for type_ in types]
+    idle.block.add_op(OPS["stablehlo.return"].create(operands=nothing))
+    call = type(op).create(
+        operands=operands, result_types=types, properties=dict(op.properties), attributes=attributes_of(op)
+    )
+    active.block.add_op(call)
+    active.block.add_op(OPS["stablehlo.return"].create(operands=list(call.results)))
+    case = OPS["stablehlo.case"].create(
+        operands=[branch], result_types=types, regions=[Region(idle.block), Region(active.block)]
+    )
+    writer.add(case)
+    return list(case.results)
 
 
 def mask(writer: Writer, value: SSAValue, coordinate: SSAValue, neutral: int) -> SSAValue:

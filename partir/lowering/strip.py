@@ -33,11 +33,15 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Stripped:
-    """A program without loops; `nests` are the loops each of its ops stood in, outermost first, `loops` the outermost."""
+    """A program without loops; `nests` are the loops each of its ops stood in, outermost first, `loops` the outermost.
+
+    `intricate` are the ops that had others with them in the innermost loop, for indices or masks.
+    """
 
     program: Program
     nests: dict[Operation, tuple[Seen, ...]]
     loops: dict[Operation, LoopOp]
+    intricate: tuple[Operation, ...] = ()
 
 
 def strip(module: ModuleOp) -> Stripped:
@@ -66,6 +70,7 @@ class _Stripper:
         self.copier = Copier(self.signature, main.body.blocks[0].args)
         self.nests: dict[Operation, tuple[Seen, ...]] = {}
         self.loops: dict[Operation, LoopOp] = {}
+        self.intricate: list[Operation] = []
 
     def run(self, name: str) -> Stripped:
         for op in self.main.body.blocks[0].ops:
@@ -73,11 +78,11 @@ class _Stripper:
                 new, self.nests[new] = self.nest(op)
                 self.loops[new] = op
             elif op.name.startswith("spmd.") or isinstance(op, SliceOp | CoordinateOp):
-                raise IRError(word(f"{op.name} stands where no Core IR has it", where=_where(op)))
+                raise IRError(word(f"{op.name} stands where no Core IR has it", where=where_of(op)))
             else:
                 self.complete(self.copier.copy(op))
         module = boundary.module_of(name, self.signature, None, self.copier.block)
-        return Stripped(Program(module, self.signature, name), self.nests, self.loops)
+        return Stripped(Program(module, self.signature, name), self.nests, self.loops, tuple(self.intricate))
 
     def complete(self, op: Operation) -> None:
         """Give an op of hand-written text the sharding rule that the frontend would have given it."""
@@ -105,6 +110,8 @@ class _Stripper:
         )
         self.complete(new)
         self.copier.add(new, outermost.results)
+        if reading.helped:
+            self.intricate.append(new)
         slices: list[set[tuple[int, TileAttr]]] = [set() for _ in reading.loops]
         for slot, (_, cuts) in enumerate(sources):
             for depth, tile in cuts:
@@ -127,6 +134,7 @@ class _Nest:
         self.loops: list[LoopOp] = []
         self.inside: dict[SSAValue, Source | None] = {}
         """Sources of the values made inside; None for what is made of constants and coordinates alone."""
+        self.helped = False
         inner: LoopOp | None = outermost
         while inner is not None:
             self.loops.append(inner)
@@ -168,6 +176,7 @@ class _Nest:
         found = [op for op in ops if isinstance(op, GatherOp | ScatterOp)]
         if len(found) != 1:
             raise self.refuse(f"its innermost body has {len(ops)} ops")
+        self.helped = True
         for op in ops:
             if op is found[0]:
                 break
@@ -198,14 +207,14 @@ class _Nest:
         return IRError(
             word(
                 "cannot read a loop as one op that is tiled",
-                where=_where(self.loops[0]),
+                where=where_of(self.loops[0]),
                 why=why,
                 hint="one op to a nest of loops, as partir writes them",
             )
         )
 
 
-def _where(op: Operation) -> str:
+def where_of(op: Operation) -> str:
     """The results, origin and kind of an op, for a message."""
     origin = next((o for inner in op.walk() if (o := origin_of(inner)).scope.data or o.source.data), None)
     at = f" from {origin.scope.data or 'main'} ({origin.source.data})" if origin is not None else ""

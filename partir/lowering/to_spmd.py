@@ -176,6 +176,7 @@ class _Lowering:
         return self.collectives(value, between(before, after, self.sizes)) if before != after else value
 
     def coordinate(self, axes: Axes) -> SSAValue:
+        axes = axes or self.plan.assignment.mesh.names
         found = self.coordinates.get(axes)
         if found is None:
             op = CoordinateOp(self.axes(axes))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jax.extend.mlir import ir
+from jax.extend.mlir import ir as bindings
 from jax.extend.mlir.dialects import func as func_dialect
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters.mlir import make_ir_context
@@ -34,6 +34,9 @@ from partir.dialect.spmd import (
 from partir.dialect.text import attribute_text
 from partir.errors import IRError, word
 from partir.mesh import Mesh
+
+ir: Any = bindings
+"""jaxlib's MLIR bindings, untyped: their stubs and what they accept differ between versions."""
 
 COMBINERS = {
     "add": hlo.AddOp,

@@ -35,7 +35,8 @@ def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]]) -> P
 
 
 def own_sums(assignment: Assignment) -> dict[int, dict[str, str]]:
-    """By row: the axes its own cut reduction leaves pending, with the kind."""
+    """By row: the axes its own cut reduction leaves pending, with the kind. A host callback runs on one device: the others
+    have nothing, and the sum is what it returned."""
     atoms, classes = assignment.structure.atoms, assignment.classes
     found: dict[int, dict[str, str]] = {}
     for axis in assignment.mesh.names:
@@ -45,6 +46,11 @@ def own_sums(assignment: Assignment) -> dict[int, dict[str, str]]:
             kind = atoms.shapes[row].kind
             assert kind is not None
             found.setdefault(row, {})[axis] = kind
+    for position in assignment.structure.tables.host_effects:
+        row = assignment.structure.tables.rows[position]
+        if row.results:
+            kind = "or" if str(row.op.results[0].type).endswith("xi1>") else "add"
+            found[position] = dict.fromkeys(assignment.mesh.names, kind)
     return found
 
 

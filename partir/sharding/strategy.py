@@ -73,6 +73,10 @@ class Strategy:
             "model": list(self.model),
         }
 
+    def suits(self, program: Program) -> bool:
+        """Whether `program` is the function this was made for, whatever its sizes."""
+        return (self.arguments, self.results) == _named(program)
+
     def check(self, program: Program) -> None:
         """Raise StrategyError, naming what differs, unless `program` is the function this was made for."""
         arguments, results = _named(program)

@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from partir.dialect.kinds import LAYOUT, is_pointwise
+from partir.dialect.kinds import LAYOUT, is_host_effect, is_pointwise
 from partir.program import Program, origin_of, type_bytes
 from partir.sharding.rule import Rule, rule_of, shape_of
 
@@ -81,6 +81,11 @@ class Tables:
             if view is not None:
                 uses[view.source].append((-1 - result, 0))
         return uses
+
+    @cached_property
+    def host_effects(self) -> list[int]:
+        """The rows that call back to the host for an effect."""
+        return [position for position, row in enumerate(self.rows) if is_host_effect(row.op)]
 
     @cached_property
     def of_state_alone(self) -> list[bool]:

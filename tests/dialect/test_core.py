@@ -174,7 +174,7 @@ def test_cut_and_joined_are_inverse() -> None:
         tile = TileAttr.of(0, outer)
         assert tile.cut(whole, 4) == TensorType(f32, [6, 3])
         assert tile.joined(tile.cut(whole, 4), 4) == whole
-    with pytest.raises(VerifyException, match="dim 0 of .* does not divide by 4 parts in 5 blocks"):
+    with pytest.raises(VerifyException, match=r"dim 0 of .* does not divide by 4 parts in 5 blocks"):
         TileAttr.of(0, 5).cut(whole, 4)
     with pytest.raises(VerifyException, match="only a tensor can be tiled, not i1"):
         TileAttr.of(0).cut(i1, 2)

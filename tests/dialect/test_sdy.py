@@ -26,7 +26,7 @@ from partir.mesh import Mesh
 
 pytestmark = pytest.mark.jax
 
-MANY = ["i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w", "x", "y", "z", "z_1", "z_2", "z_3", "z_4", "z_5", "z_6", "z_7", "z_8", "z_9", "z_10", "z_11", "z_12"]
+MANY = [*"ijklmnopqrstuvwxyz", *(f"z_{number}" for number in range(1, 13))]
 
 ATTRIBUTES = [
     '#sdy.mesh<["data"=4, "model"=2]>',
