@@ -85,7 +85,6 @@ _op("bitwise_reduce", lambda x: (lax.reduce_and(x, [0]), lax.reduce_or(x, [1]), 
 _op("argmax", lambda x: (jnp.argmax(x, 0), jnp.argmin(x, 1), jnp.argmax(x)), _draw(8, 8))
 _op("argmax_ties", lambda x: (jnp.argmax(x, 0), jnp.argmin(x, 1)), _draw(8, 8, dtype="int8"))
 _op("argmax_bf16", lambda x: (jnp.argmax(x, 0), jnp.argmax(x, 1)), _draw(8, 8, dtype="bfloat16"))
-_op("nan_max", lambda x: jnp.max(jnp.where(x > 1.5, jnp.nan, x), 0), _draw(8, 8))
 _op("logsumexp", lambda x: jax.nn.logsumexp(x, 0), _draw(8, 8))
 _op("softmax", lambda x: jax.nn.softmax(x, 1), _draw(8, 8))
 _op("var", lambda x: (jnp.var(x, 0), jnp.mean(x, 1), jnp.linalg.norm(x)), _draw(8, 8))

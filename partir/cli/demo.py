@@ -7,7 +7,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ class Clock:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> Generator[None]:
         """Time what is done inside."""
         print(f"... {name}", file=sys.stderr, flush=True)
         start = time.perf_counter()
@@ -97,9 +97,7 @@ def run(options: argparse.Namespace) -> int:
         wide = model_of("gpt", settings | {"dtype": "float64"})
         double = compare(wide, partitioned(wide, mesh, text))
     agrees = (
-        single.losses <= ALLOWED["float32"]
-        and double.losses <= ALLOWED["float64"]
-        and double.parameters <= ALLOWED["float64"]
+        single.losses <= ALLOWED["float32"] and double.losses <= ALLOWED["float64"] and double.parameters <= ALLOWED["float64"]
     )
     if options.json:
         record = _record(part, single, double, aliased) | {"agrees": agrees, "settings": settings, "seconds": clock.seconds}

@@ -85,13 +85,12 @@ def known_items() -> Mapping[str, Callable[..., Item]]:
     from partir.sharding.actions import KINDS
     from partir.tactics import Tactic
 
-    actions = tuple(KINDS.values())
-    public = {name: getattr(partir, name) for name in partir.__all__}
-    return {
-        name: value
-        for name, value in public.items()
-        if isinstance(value, type) and is_dataclass(value) and (value in actions or issubclass(value, Tactic))
-    }
+    found: dict[str, Callable[..., Any]] = {}
+    for name in partir.__all__:
+        value = getattr(partir, name)
+        if isinstance(value, type) and is_dataclass(value) and (value in KINDS.values() or issubclass(value, Tactic)):
+            found[name] = value
+    return found
 
 
 def near(name: str, names: Iterable[str], limit: int = 8) -> str:

@@ -16,7 +16,7 @@ from partir.zoo import MODELS, Example
 
 
 def model_of(name: str, settings: Mapping[str, Any]) -> Example:
-    """The function and abstract arguments that MODEL names. Raises PartirError with what is wrong, user code's errors included."""
+    """The function and abstract arguments that MODEL names. Raises PartirError, for errors in the user's code as well."""
     if ":" in name:
         made = _call(_load(name), name, settings)
     elif name in MODELS:

@@ -7,6 +7,7 @@ rule; large literals become arguments.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +122,7 @@ class _Bridge:
         class_, names = self.class_of(name)
         properties: dict[str, Attribute] = {}
         attributes: dict[str, Attribute] = {}
-        for key, attr in op.attributes.items():
+        for key, attr in _attributes(op).items():
             if key in PLACEMENTS:
                 continue
             found = self.attributes.get(attr)
@@ -173,15 +174,16 @@ class _Bridge:
 
     def literal(self, op: Any) -> SSAValue | None:
         """A large literal as an argument: its text would be twice its size, and travel through every printer."""
-        attr = op.attributes["value"]
+        count = 1
+        for size in ir.ShapedType(op.results[0].type).shape:
+            count *= size
+        if count <= LARGE:
+            return None
+        attr = _attributes(op)["value"]
         found = self.literals.get(attr)
         if found is not None:
             return found
-        type_ = ir.ShapedType(op.results[0].type)
-        count = 1
-        for size in type_.shape:
-            count *= size
-        if count <= LARGE or not isinstance(attr, ir.DenseElementsAttr) or attr.is_splat:
+        if not isinstance(attr, ir.DenseElementsAttr) or attr.is_splat:
             return None
         try:
             value = np.array(attr)
@@ -207,3 +209,15 @@ class _Bridge:
             names = frozenset(definition().properties) if definition is not None else frozenset[str]()
             found = self.classes[name] = (class_, names)
         return found
+
+
+def _attributes(op: Any) -> dict[str, Any]:
+    """The attributes of an op by name; a complex literal, which the bindings cannot hand out, as its text."""
+    try:
+        return dict(op.attributes.items())
+    except TypeError:
+        text = op.get_asm(print_generic_op_form=True)
+        found = re.search(r"<\{value = (dense<.*> : tensor<.*>)\}>", text)
+        if found is None:
+            raise
+        return {"value": found.group(1)}

@@ -182,6 +182,12 @@ def entries(attrs: ArrayAttr[DictionaryAttr] | None, count: int) -> list[Attribu
     return [dict(entry.data) for entry in attrs] if attrs is not None else [{} for _ in range(count)]
 
 
+def is_written(main: FuncOp) -> bool:
+    """Whether `materialise` wrote a module, and so every argument says how it lies."""
+    given = entries(main.arg_attrs, len(main.function_type.inputs))
+    return bool(given) and all(PATH in entry and SHARDING in entry for entry in given)
+
+
 def axes_read(entry: Attributes, mesh: Mesh, where: str) -> tuple[list[tuple[str, ...]] | None, tuple[str, ...]]:
     """The axes of each dim and the replicated axes that `sdy.sharding` says; None where there is no sharding."""
     attr = entry.get(SHARDING)

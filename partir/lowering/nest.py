@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from partir.dialect.core import AnyAttr, PartAttr, ReduceAttr, TileAttr
 from partir.sharding.atoms import OpShape
-from partir.sharding.plan import FactorAxes, Plan
+from partir.sharding.plan import Plan
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import OpRow
 
@@ -60,23 +60,33 @@ class Nest:
 
 
 class Nests:
-    """The nest of each row of a plan; rows that are cut alike share one."""
+    """The nest of each row of a plan; rows that are cut alike share one.
+
+    An op stands in the loops it has claimed - also where the plan has it give up a claim, to pass a pending sum on: values in
+    Core IR are whole, and nothing is pending. An op that follows lies as its operand does.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.assignment = plan.assignment
         self.atoms = plan.assignment.structure.atoms
         self.by_axis = plan.assignment.mesh.shape
+        self.claimed = self._claimed()
         self._memo: dict[object, Nest] = {}
 
     def of(self, position: int, row: OpRow) -> Nest | None:
         """The loops around a row; None where it stands in none."""
-        own = self.plan.rows[position].factor_axes
-        if not own or row.op.name in IDENTITIES:
+        if row.op.name in IDENTITIES:
             return None
-        cuts = self._order(position, own)
+        if row.kind == "follow":
+            own = self.plan.rows[position].factor_axes
+            cuts = tuple((axis, factor) for factor, axes in enumerate(own) for axis in axes)
+        else:
+            cuts = self.claimed.get(position, ())
         if not cuts:
             return None
+        if len(cuts) > 1:
+            cuts = self._in_order(position, cuts, follows=row.kind == "follow")
         shape = self.atoms.shapes[position]
         key = (id(shape), cuts)
         found = self._memo.get(key)
@@ -86,21 +96,28 @@ class Nests:
             found = self._memo[key] = nest_of(shape, cuts, self.by_axis, operands, results)
         return found
 
-    def _order(self, position: int, own: FactorAxes) -> tuple[Cut, ...]:
-        """Axes by the time of their claim; those of one factor as they lie, major first."""
-        if sum(map(len, own)) < 2:
-            return tuple((axis, factor) for factor, axes in enumerate(own) for axis in axes)
-        base = self.atoms.factor_start[position] - self.atoms.atom_count
-        claimed = self.assignment.claims.order
-        ranked: list[tuple[int, Cut]] = []
-        for factor, axes in enumerate(own):
-            class_ = self.assignment.classes.of_factor[base + factor]
-            rank = -1
-            for axis in axes:
-                rank = max(rank, int(claimed[axis][class_]))
-                ranked.append((rank, (axis, factor)))
-        ranked.sort(key=lambda entry: entry[0])
-        return tuple(cut for _, cut in ranked)
+    def _claimed(self) -> dict[int, tuple[Cut, ...]]:
+        """By row, the sub-factors that have an axis."""
+        found: dict[int, tuple[Cut, ...]] = {}
+        for axis in self.assignment.mesh.names:
+            winners = self.assignment.winners[axis]
+            for row in (winners >= 0).nonzero()[0].tolist():
+                factor = int(winners[row]) + self.atoms.atom_count - self.atoms.factor_start[row]
+                found[row] = (*found.get(row, ()), (axis, factor))
+        return found
+
+    def _in_order(self, position: int, cuts: tuple[Cut, ...], *, follows: bool) -> tuple[Cut, ...]:
+        """Cuts by the time of their claim; those of one factor as they lie, major first."""
+        first = self.atoms.factor_start[position] - self.atoms.atom_count
+        class_of, order = self.assignment.classes.of_factor, self.assignment.claims.order
+        ranks: dict[Cut, int] = {}
+        latest: dict[int, int] = {}
+        for axis, factor in cuts:
+            rank = int(order[axis][class_of[first + factor]])
+            ranks[axis, factor] = rank
+            if follows:
+                ranks[axis, factor] = latest[factor] = max(rank, latest.get(factor, -1))
+        return tuple(sorted(cuts, key=ranks.__getitem__))
 
 
 def nest_of(

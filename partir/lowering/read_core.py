@@ -7,9 +7,9 @@ where orders contradict, `Replicate` for arguments kept whole, `Cut` where a cla
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -32,8 +32,14 @@ from partir.sharding.plan import Plan
 Claim = tuple[int, str]
 """A class and a mesh axis."""
 
+Order = tuple[Claim, Claim]
+"""The first claim came before the second."""
+
 ROUNDS = 64
 """How often what is not explained yet may lead to further actions."""
+
+FIRM = 1 << 20
+"""The weight of an order that no `Prefer` can mend."""
 
 
 def read_core(module: ModuleOp) -> Assignment:
@@ -45,9 +51,10 @@ def read_core(module: ModuleOp) -> Assignment:
     mesh = boundary.mesh_of(module)
     stripped = strip(module)
     structure = Structure.of(stripped.program)
-    evidence = gather(structure, stripped, boundary.main_of(module), mesh)
+    main = boundary.main_of(module)
+    evidence = gather(structure, stripped, main, mesh)
     reader = _Reader(structure, mesh, evidence)
-    if not stripped.nests:
+    if not stripped.nests and not boundary.is_written(main):
         return reader.undecided()
     assignment, plan = reader.run()
     check_intricate(plan, stripped)
@@ -73,11 +80,17 @@ class _Reader:
         self.mesh = mesh
         self.evidence = evidence
         self.of_atoms = self._argument_atoms()
-        self.pinned = {(i, axis): None for i, axes in enumerate(evidence.pinned) for axis in axes}
+        self.pinned = self._explicit()
         self.ends: dict[tuple[int, int], None] = {}
         """(value, dim) of the `Cut`s."""
         self.whole: dict[Claim, set[Claim]] = {}
         """Claims of classes that do not divide, which hold off the claims of others."""
+        self.first: set[Order] = set()
+        """Orders that explain why an argument is whole at the boundary."""
+
+    def _explicit(self) -> dict[tuple[int, str], None]:
+        """The arguments and axes of the `Replicate`s that the IR states."""
+        return {(i, axis): None for i, axes in enumerate(self.evidence.pinned) for axis in axes}
 
     def undecided(self) -> Assignment:
         """The start of a module without loops."""
@@ -99,26 +112,22 @@ class _Reader:
     def run(self) -> tuple[Assignment, Plan]:
         """The actions that explain all loops, found by and by."""
         wrong: list[_Wrong] = []
+        misplaced: list[int] = []
         for _ in range(ROUNDS):
-            assignment = self.solve()
+            assignment, broken = self.solve()
             plan = plan_.make(assignment)
             wrong = self.wrong(plan)
-            if not self.learn_pins(plan) and not self.learn(assignment, wrong):
+            misplaced = [i for i, axes in enumerate(self.evidence.arguments) if axes not in (None, _dim_axes(plan, i))]
+            if not wrong and not misplaced:
+                assignment = self._with_outputs(assignment, plan)
+                return assignment, plan_.make(assignment)
+            if not (
+                self.learn_pins(assignment, plan, misplaced)
+                or self.learn(assignment, wrong)
+                or self.learn_ends(assignment.classes, broken)
+            ):
                 break
-        if wrong:
-            raise self.unexplained(wrong)
-        assignment = self._with_outputs(assignment, plan)
-        plan = plan_.make(assignment)
-        for argument, axes in enumerate(self.evidence.arguments):
-            if axes is not None and (made := _dim_axes(plan, argument)) != axes:
-                raise IRError(
-                    word(
-                        f"argument {self.names[argument]} is not sharded as the loops say",
-                        where=f"its sdy.sharding says {_said(axes)}",
-                        why=f"the loops, and what is sharded like them, make it {_said(made)}",
-                    )
-                )
-        return assignment, plan
+        raise self.unexplained(wrong) if wrong else self.unplaced(plan, misplaced[0])
 
     # ---- what is seen -------------------------------------------------------------------------------------------------
 
@@ -149,74 +158,87 @@ class _Reader:
 
     # ---- from loops to actions ----------------------------------------------------------------------------------------
 
-    def solve(self) -> Assignment:
-        """The actions that all loops seen ask for, in an order that has the right class win wherever one can."""
+    def solve(self) -> tuple[Assignment, set[Order]]:
+        """The actions that all loops seen ask for, in an order that has the right class win wherever one can.
+
+        Also gives the orders that no `Prefer` could mend and that had to be broken.
+        """
         classes = self.structure.classes(frozenset(self.ends))
-        claims: dict[Claim, None] = {}
-        hard: set[tuple[Claim, Claim]] = set()
-        of_argument = [
+        arguments = [
             classes.of_node[self.atoms.start[i] : self.atoms.start[i] + len(own)].tolist()
             for i, own in enumerate(self.of_atoms)
         ]
-        of_row = [self.classes_of_row(classes, p) if cuts else [] for p, cuts in enumerate(self.evidence.rows)]
-        for own, axes in zip(of_argument, self.of_atoms, strict=True):
-            for class_, taken in zip(own, axes, strict=True):
-                chain = [(class_, axis) for axis in taken]
-                claims.update(dict.fromkeys(chain))
-                hard.update(zip(chain, chain[1:], strict=False))
-        for position, cuts in enumerate(self.evidence.rows):
-            if self.tables.rows[position].kind == "claim":
-                claims.update(((of_row[position][factor], axis), None) for axis, factor in cuts)
-        for claim, after in self.whole.items():
-            claims[claim] = None
-            hard.update((claim, other) for other in after)
-            hard.update((other, claim) for other in claims if other[0] == claim[0] and other not in self.whole)
-        for own, axes in zip(of_argument, self.of_atoms, strict=True):
-            for class_, taken in zip(own, axes, strict=True):
-                others = [other for other in own if other != class_]
-                hard.update(((class_, a), (other, a)) for a in taken for other in others if (other, a) in claims)
-        soft: dict[tuple[Claim, Claim], int] = {}
+        rows = [self.classes_of_row(classes, p) if cuts else [] for p, cuts in enumerate(self.evidence.rows)]
+        claims = self._claims(arguments, rows)
+        edges: dict[Order, int] = {}
+
+        def before(first: Claim, second: Claim, weight: int = FIRM) -> None:
+            if first != second and first in claims and second in claims:
+                edges[first, second] = edges.get((first, second), 0) + weight
+
+        for first, second in self.first:
+            before(first, second)
+        for claim, held_off in self.whole.items():
+            for other in claims:
+                if other in held_off:
+                    before(claim, other)
+                elif other[0] == claim[0] and other not in self.whole:
+                    before(other, claim)
+        for own, per_atom in zip(arguments, self.of_atoms, strict=True):
+            for class_, axes in zip(own, per_atom, strict=True):
+                for first, second in pairwise(axes):
+                    before((class_, first), (class_, second))
+                for axis in axes:
+                    for other in own:
+                        before((class_, axis), (other, axis))
         contests: dict[str, list[Contest]] = {axis: [] for axis in self.mesh.names}
         for position, cuts in enumerate(self.evidence.rows):
-            own, row = of_row[position], self.tables.rows[position]
-            chain = [claim for axis, factor in cuts if (claim := (own[factor], axis)) in claims]
-            hard.update((a, b) for a, b in zip(chain, chain[1:], strict=False) if a != b)
+            own, row = rows[position], self.tables.rows[position]
+            for (a, f), (b, g) in pairwise(cuts):
+                before((own[f], a), (own[g], b))
             for axis, factor in cuts if row.kind == "claim" else ():
                 winner = own[factor]
-                losers = tuple(other for other in set(own) if other != winner and (other, axis) in claims)
+                losers = tuple(other for other in dict.fromkeys(own) if other != winner and (other, axis) in claims)
                 for loser in losers:
-                    edge = (winner, axis), (loser, axis)
-                    soft[edge] = soft.get(edge, 0) + 1
+                    before((winner, axis), (loser, axis), 1)
                 if losers:
                     contests[axis].append((self.tables.scope(row), winner, losers))
-        return self._assigned(classes, list(claims), hard, soft, contests)
+        return self._assigned(classes, list(claims), edges, contests)
+
+    def _claims(self, arguments: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> dict[Claim, None]:
+        """The classes that have an axis somewhere, in order of appearance, and those that only hold others off."""
+        claims: dict[Claim, None] = {}
+        for own, per_atom in zip(arguments, self.of_atoms, strict=True):
+            claims.update(((c, axis), None) for c, axes in zip(own, per_atom, strict=True) for axis in axes)
+        for position, cuts in enumerate(self.evidence.rows):
+            if self.tables.rows[position].kind == "claim":
+                claims.update(((rows[position][factor], axis), None) for axis, factor in cuts)
+        claims.update(dict.fromkeys(self.whole))
+        return claims
 
     def _assigned(
         self,
         classes: Classes,
         claims: Sequence[Claim],
-        hard: set[tuple[Claim, Claim]],
-        soft: dict[tuple[Claim, Claim], int],
+        edges: dict[Order, int],
         contests: dict[str, list[Contest]],
-    ) -> Assignment:
-        ordered = in_order(claims, hard, soft)
-        if ordered is None:
-            raise self.contradiction(claims)
+    ) -> tuple[Assignment, set[Order]]:
+        ordered, broken = in_order(claims, edges)
         actions: list[Action] = [Cut(self.names[value], dim) for value, dim in self.ends]
         actions += [Replicate(self.names[i], axis) for i, axis in self.pinned]
         address = _Addresses(self.structure, classes)
-        actions += [Tile(*address.of(class_), axis) for class_, axis in ordered[0]]
+        actions += [Tile(*address.of(class_), axis) for class_, axis in ordered]
         for axis in self.mesh.names:
-            broken = {
+            scopes = {
                 scope
                 for scope, winner, losers in contests[axis]
-                if any(((winner, axis), (loser, axis)) in ordered[1] for loser in losers)
+                if any(((winner, axis), (loser, axis)) in broken for loser in losers)
             }
-            found = preferences(contests[axis], broken)
-            if found is None:
-                raise self.contradiction(claims)
-            actions += [Prefer(scope, *address.of(class_), axis) for scope, class_ in found]
-        return Assignment(self.structure, self.mesh, tuple(actions))
+            actions += [
+                Prefer(scope, *address.of(class_), axis) for scope, class_ in preferences(contests[axis], scopes)
+            ]
+        firm = {edge for edge in broken if edges[edge] >= FIRM}
+        return Assignment(self.structure, self.mesh, tuple(actions)), firm
 
     # ---- what is not explained yet ------------------------------------------------------------------------------------
 
@@ -238,49 +260,89 @@ class _Reader:
             found += [_Wrong(position, axis, a.get(axis), b.get(axis)) for axis in differ]
         return found
 
-    def learn_pins(self, plan: Plan) -> bool:
-        """Arguments that the actions shard and the IR keeps whole on an axis are kept so by `Replicate`."""
-        count = len(self.pinned)
-        for argument, axes in enumerate(self.evidence.arguments):
-            if axes is None:
-                continue
+    def learn_pins(self, assignment: Assignment, plan: Plan, misplaced: Sequence[int]) -> bool:
+        """Arguments that the actions shard and the IR keeps whole on an axis.
+
+        Another claim may have come first: of a class that is not outermost in its dim, which no sharding can say, or of one
+        that does not divide. Else it is a `Replicate`.
+        """
+        classes = assignment.classes
+        whole: dict[tuple[int, str], None] = {}
+        explained = False
+        for argument in misplaced:
+            axes = self.evidence.arguments[argument] or []
             made = {axis for own in _dim_axes(plan, argument) for axis in own}
-            for axis in made.difference(axis for own in axes for axis in own):
-                self.pinned[argument, axis] = None
-        return len(self.pinned) > count
+            first, count = self.atoms.start[argument], self.atoms.count_of(argument)
+            own = classes.of_node[first : first + count].tolist()
+            for axis in sorted(made.difference(axis for own in axes for axis in own)):
+                winner = own[next(k for k, taken in enumerate(assignment.argument_axes[argument]) if axis in taken)], axis
+                orders = {
+                    ((inner, axis), winner)
+                    for inner in self._inner(argument, own)
+                    if assignment.claims.divides[axis][inner]
+                }
+                explained |= not orders <= self.first or self._hold_off(classes, own, winner, only_if_unseen=True)
+                self.first |= orders
+                whole[argument, axis] = None
+        if not explained:
+            self.pinned.update(whole)
+        return bool(whole)
+
+    def _inner(self, argument: int, own: Sequence[int]) -> list[int]:
+        """The classes of those atoms of an argument that are not outermost in their dim."""
+        outermost: set[int] = set()
+        count = 0
+        for sizes in self.atoms.sizes_of[argument]:
+            if sizes:
+                outermost.add(count)
+            count += len(sizes)
+        return [class_ for k, class_ in enumerate(own) if k not in outermost]
 
     def learn(self, assignment: Assignment, wrong: Sequence[_Wrong]) -> bool:
         """Ops that the actions cut and the IR does not: a class that does not divide came first there, or a class ends."""
-        for item in wrong:
-            if item.read is None and item.made is not None and self.tables.rows[item.row].kind == "claim":
-                claim = self._held_off_by(assignment.classes, item)
-                if claim is not None:
-                    winner = self.classes_of_row(assignment.classes, item.row)[item.made], item.axis
-                    self.whole.setdefault(claim, set()).add(winner)
+        classes = assignment.classes
+        surplus = [item for item in wrong if item.read is None and item.made is not None]
+        for item in surplus:
+            if self.tables.rows[item.row].kind == "claim" and item.made is not None:
+                own = self.classes_of_row(classes, item.row)
+                if self._hold_off(classes, own, (own[item.made], item.axis)):
                     return True
-        for item in wrong:
-            if item.read is None and item.made is not None:
-                end = self._end(item)
-                if end is not None and end not in self.ends:
-                    self.ends[end] = None
-                    self.whole.clear()
-                    return True
-        return False
+        return self._end(end for item in surplus for end in (*self._near(item), *self._around(classes, self._claim(classes, item))))
 
-    def _held_off_by(self, classes: Classes, item: _Wrong) -> Claim | None:
-        """A class of a row that does not divide on an axis, if it can be what keeps the others from it."""
-        own = self.classes_of_row(classes, item.row)
+    def learn_ends(self, classes: Classes, broken: set[Order]) -> bool:
+        """Orders that contradict each other speak of classes that are really two."""
+        return self._end(end for order in sorted(broken) for claim in order for end in self._around(classes, claim))
+
+    def _end(self, ends: Iterable[tuple[int, int]]) -> bool:
+        """End a class at the first of these values at which it does not end yet; what was learnt of classes is void then."""
+        end = next((end for end in ends if end not in self.ends), None)
+        if end is None:
+            return False
+        self.ends[end] = None
+        self.whole.clear()
+        self.first.clear()
+        self.pinned = self._explicit()
+        return True
+
+    def _claim(self, classes: Classes, item: _Wrong) -> Claim:
         assert item.made is not None
-        winner = own[item.made], item.axis
+        return self.classes_of_row(classes, item.row)[item.made], item.axis
+
+    def _hold_off(self, classes: Classes, own: Sequence[int], winner: Claim, *, only_if_unseen: bool = False) -> bool:
+        """Put the claim of a class that does not divide before that of `winner`, if one of `own` can be what keeps it off."""
         address = _Addresses(self.structure, classes)
+        axis = winner[1]
         for class_ in own:
-            claim = class_, item.axis
+            claim = class_, axis
             if class_ < 0 or claim == winner or winner in self.whole.get(claim, ()) or not address.has(class_):
                 continue
-            devices = self.mesh.size_of(item.axis, *self._axes_seen(classes, class_))
-            if classes.size[class_] % devices:
-                return claim
-        return None
+            if classes.size[class_] % self.mesh.size_of(axis, *self._axes_seen(classes, class_)) == 0:
+                continue
+            if only_if_unseen and self._seen_beside(classes, class_, axis):
+                continue
+            self.whole.setdefault(claim, set()).add(winner)
+            return True
+        return False
 
     def _axes_seen(self, classes: Classes, class_: int) -> set[str]:
         """The axes a class is cut over anywhere in the IR."""
@@ -291,21 +353,44 @@ class _Reader:
                 found.update(axis for axis, factor in cuts if own[factor] == class_)
         return found
 
-    def _end(self, item: _Wrong) -> tuple[int, int] | None:
-        """The value between an op that is not cut and one that is, or an argument that is: there the class ends."""
-        row, shape = self.tables.rows[item.row], self.atoms.shapes[item.row]
+    def _seen_beside(self, classes: Classes, class_: int, axis: str) -> bool:
+        """Whether some op that has a class is cut over an axis, as it would not be if the class held it off."""
+        return any(
+            axis in dict(cuts) and class_ in self.classes_of_row(classes, position)
+            for position, cuts in enumerate(self.evidence.rows)
+            if cuts
+        )
+
+    def _near(self, item: _Wrong) -> Iterator[tuple[int, int]]:
+        """The values between an op that is not cut and others that are, or an argument that is: there the class may end."""
+        assert item.made is not None
+        yield from self._borders(item.row, item.made, item.axis, cut=True)
+
+    def _around(self, classes: Classes, claim: Claim) -> Iterator[tuple[int, int]]:
+        """The values around all that is cut in the IR along a class over an axis."""
+        class_, axis = claim
+        for argument, per_atom in enumerate(self.of_atoms):
+            for atom, axes in enumerate(per_atom, self.atoms.start[argument]):
+                if axis in axes and int(classes.of_node[atom]) == class_:
+                    yield argument, self.atoms.owner_of(atom)[1]
+        for position, cuts in enumerate(self.evidence.rows):
+            factor = dict(cuts).get(axis)
+            if factor is not None and self.classes_of_row(classes, position)[factor] == class_:
+                yield from self._borders(position, factor, axis, cut=False)
+
+    def _borders(self, position: int, factor: int, axis: str, *, cut: bool) -> Iterator[tuple[int, int]]:
+        """Operands and results of a row that have a sub-factor, where the op on the other side is (or is not) cut there."""
+        row, shape = self.tables.rows[position], self.atoms.shapes[position]
         for view, dims in zip(row.operands, shape.slots[: shape.operand_count], strict=True):
-            for d, pieces in enumerate(dims) if view is not None else ():
+            for d, pieces in enumerate(dims if view is not None else ()):
                 assert view is not None
-                if pieces is not None and item.made in pieces and view.dims[d] >= 0:
-                    end = view.source, view.dims[d]
-                    if self._lies(*end, item.axis) and end not in self.ends:
-                        return end
+                if pieces is not None and factor in pieces and view.dims[d] >= 0:
+                    if self._lies(view.source, view.dims[d], axis) == cut:
+                        yield view.source, view.dims[d]
         for i, result in enumerate(row.results):
             for d, pieces in enumerate(shape.slots[shape.operand_count + i]):
-                if pieces is not None and item.made in pieces and self._read_cut(result, d, item.axis):
-                    return result, d
-        return None
+                if pieces is not None and factor in pieces and self._read_cut(result, d, axis) == cut:
+                    yield result, d
 
     def _lies(self, value: int, dim: int, axis: str) -> bool:
         """Whether a value comes with its dim cut over an axis."""
@@ -369,13 +454,14 @@ class _Reader:
             f'it {said(first.read)} over "{first.axis}", while by the loops of the other ops it {said(first.made)}{more}',
         )
 
-    def contradiction(self, claims: Sequence[Claim]) -> IRError:
-        names = ", ".join(f'{class_} on "{axis}"' for class_, axis in claims[:6])
+    def unplaced(self, plan: Plan, argument: int) -> IRError:
+        axes = self.evidence.arguments[argument]
+        assert axes is not None
         return IRError(
             word(
-                "no order of actions leads to these loops",
-                where=f"classes {names}",
-                why="each class would have to come before another that comes before it",
+                f"argument {self.names[argument]} is not sharded as the loops say",
+                where=f"its sdy.sharding says {_said(axes)}",
+                why=f"the loops, and what is sharded like them, make it {_said(_dim_axes(plan, argument))}",
             )
         )
 

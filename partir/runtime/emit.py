@@ -15,7 +15,7 @@ from jax.extend.mlir import ir as bindings
 from jax.extend.mlir.dialects import func as func_dialect
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters.mlir import make_ir_context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import AnyFloat, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -120,6 +120,9 @@ class _Emitter:
                 with location:
                     values[op.results[0]] = writer(op, values[op.operands[0]] if op.operands else None)
                 continue
+            if op.name == "stablehlo.constant" and "complex<" in str(op.results[0].type):
+                values[op.results[0]] = self.complex_literal(op)
+                continue
             name = "stablehlo.optimization_barrier" if isinstance(op, BarrierOp) else op.name
             new = ir.Operation.create(
                 name,
@@ -138,6 +141,12 @@ class _Emitter:
                         self.block(inner)
             if op.results:
                 values.update(zip(op.results, new.results, strict=True))
+
+    def complex_literal(self, op: Operation) -> Any:
+        """A constant of complex numbers, which the bindings can only take as the text of a whole op."""
+        made = ir.Operation.parse(f"stablehlo.constant {attribute_text(op.properties['value'])}")
+        ir.InsertionPoint.current.insert(made)
+        return made.results[0]
 
     def attributes_of(self, op: Operation) -> dict[str, Any]:
         found = {name: self.attribute(attr) for name, attr in op.properties.items()}
@@ -191,6 +200,48 @@ class _Emitter:
             hlo.ReturnOp([COMBINERS[kind](*block.arguments).result])
 
     def all_reduce(self, op: AllReduceOp, x: Any) -> Any:
+        if op.kind.data.value in ("max", "min") and isinstance(op.x.type, TensorType):
+            element = op.x.type.element_type
+            if isinstance(element, AnyFloat):
+                return self.ordered(op, x, element.bitwidth)
+        return self.reduced(op, x)
+
+    def ordered(self, op: AllReduceOp, x: Any, width: int) -> Any:
+        """A maximum or minimum of floats that keeps NaN, as one device would: reduced as integers of the same order.
+
+        Backends take the maximum of two floats as their hardware does, and some lose a NaN. As integers, with the bits below
+        the sign flipped for negative numbers, floats are in order, and NaN of the right sign lies beyond infinity.
+        """
+        kept = x.type
+        shape, element = ir.RankedTensorType(kept).shape, ir.RankedTensorType(kept).element_type
+        if width < 32:
+            element, width = ir.F32Type.get(), 32
+            x = hlo.ConvertOp(ir.RankedTensorType.get(shape, element), x).result
+        number = ir.IntegerType.get_signless(width)
+        floats, integers = ir.RankedTensorType.get(shape, element), ir.RankedTensorType.get(shape, number)
+
+        def literal(value: int) -> Any:
+            return hlo.ConstantOp(ir.DenseElementsAttr.get_splat(integers, ir.IntegerAttr.get(number, value))).result
+
+        def compare(a: Any, b: Any, how: str, kind: str) -> Any:
+            return hlo.CompareOp(
+                a, b, hlo.ComparisonDirectionAttr.get(how), compare_type=hlo.ComparisonTypeAttr.get(kind)
+            ).result
+
+        def flip(y: Any) -> Any:
+            negative = compare(y, literal(0), "LT", "SIGNED")
+            return hlo.SelectOp(negative, hlo.XorOp(y, literal(2 ** (width - 1) - 1)).result, y).result
+
+        is_nan = compare(x, x, "NE", "FLOAT")
+        nan = np.array(np.nan, dtype=np.float32 if width == 32 else np.float64).view(np.int32 if width == 32 else np.int64)
+        beyond = int(nan) if op.kind.data.value == "max" else int(nan) - 2 ** (width - 1)
+        bits = hlo.BitcastConvertOp(integers, x).result
+        bits = flip(hlo.SelectOp(is_nan, literal(beyond), bits).result)
+        bits = flip(self.reduced(op, bits))
+        result = hlo.BitcastConvertOp(floats, bits).result
+        return result if floats == kept else hlo.ConvertOp(kept, result).result
+
+    def reduced(self, op: AllReduceOp, x: Any) -> Any:
         made = ir.Operation.create(
             "stablehlo.all_reduce",
             results=[x.type],

@@ -13,7 +13,7 @@ from typing import Any
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, TensorType
 from xdsl.ir import Operation, OpResult, SSAValue
 
-from partir.sharding.rule import body_kind
+from partir.sharding.rule import body_kind, one
 
 ADDS: dict[str, tuple[int, ...] | None] = {
     "stablehlo.add": (0, 1),
@@ -117,4 +117,4 @@ def is_zero(value: SSAValue) -> bool:
 def is_one(value: SSAValue) -> bool:
     """Whether a value is a constant one."""
     splat = splat_of(value)
-    return splat is not None and splat.get_values()[0] == 1
+    return splat is not None and splat.data.data.startswith(one(splat.get_element_type()))

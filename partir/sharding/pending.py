@@ -136,7 +136,7 @@ REACH = 16
 def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, Sums]) -> tuple[list[int], int, int] | None:
     """The one op through which all that is computed from a pending value goes: (values kept pending, its result, sharers).
 
-    `sharers` counts the pending operands that meet there. None if some path leaves the linear part first.
+    `sharers` counts the pending operands that meet there and are read nowhere else. None if some path leaves the linear part first.
     """
     tables = assignment.structure.tables
     through = [value]
@@ -152,8 +152,12 @@ def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, 
         read = {view.source for view in row.operands if view is not None}
         done = {v for v in frontier if all(position == rows[0] for position, _ in tables.uses[v])}
         if len(rows) == 1:
-            sharers = sum(axis in possible.get(source, {}) for source in read - (set(through) - {value})) or 1
-            return through, result, sharers
+            inner = set(through) - {value}
+            sharers = sum(
+                axis in possible.get(source, {}) and all(position == rows[0] for position, _ in tables.uses[source])
+                for source in read - inner
+            )
+            return through, result, sharers or 1
         frontier = (frontier - (done & read)) | {result}
         through.append(result)
     return None

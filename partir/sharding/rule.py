@@ -10,7 +10,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, IntegerType, Signedness, TensorType
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    ComplexType,
+    DenseIntOrFPElementsAttr,
+    IntegerAttr,
+    IntegerType,
+    Signedness,
+    TensorType,
+    i1,
+)
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
@@ -71,13 +80,19 @@ def body_kind(op: Operation) -> str | None:
 
 
 def _kind_of(op: Operation) -> str | None:
-    """How pieces of a cut reduction are put together; None when a cut would be wrong."""
+    """How pieces of a cut reduction are put together; None when a cut would be wrong, or no collective could do it."""
     if op.name in SUMMING:
         return "add"
     kind = body_kind(op)
+    if kind in ("and", "or") and _element(op.results[0]) != i1:
+        return None
     if op.name == "stablehlo.reduce" and kind is not None and not is_neutral(op.operands[1], kind):
         return None
     return kind
+
+
+def _element(value: SSAValue) -> Attribute | None:
+    return value.type.element_type if isinstance(value.type, TensorType) else None
 
 
 def is_neutral(value: SSAValue, kind: str) -> bool:
@@ -86,20 +101,29 @@ def is_neutral(value: SSAValue, kind: str) -> bool:
     attr = op.properties.get("value") if isinstance(op, Operation) and op.name == "stablehlo.constant" else None
     if not isinstance(attr, DenseIntOrFPElementsAttr) or not attr.is_splat():
         return False
-    raw = attr.data.data
+    element, raw = attr.get_element_type(), attr.data.data[: attr.get_element_type().compile_time_size]
     if kind in ("add", "or"):
         return not any(raw)
-    element = attr.get_element_type()
     if kind == "mul":
-        return attr.get_values()[0] == 1
-    if kind == "and":
-        return attr.get_values()[0] in (-1, 1, 2 ** (8 * len(raw)) - 1)
+        return raw == one(element)
     if isinstance(element, IntegerType):
+        if kind == "and" or element.width.data == 1:
+            return (raw[0] & 1 == 1) == (kind in ("and", "min"))
         bits, unsigned = element.width.data, element.signedness.data == Signedness.UNSIGNED
         low, high = (0, 2**bits - 1) if unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-        value_ = int(attr.get_values()[0])
-        return value_ in ((low, low % 2**bits) if kind == "max" else (high,)) or bits == 1
+        return int.from_bytes(raw, "little", signed=not unsigned) == (low if kind == "max" else high)
     return attr.get_values()[0] == (-math.inf if kind == "max" else math.inf)
+
+
+def one(element: Attribute) -> bytes:
+    """The bytes of the number one."""
+    if isinstance(element, ComplexType):
+        part = element.element_type
+        return one(part) + bytes(part.compile_time_size)
+    if isinstance(element, IntegerType):
+        return (1).to_bytes(element.compile_time_size, "little")
+    assert isinstance(element, AnyFloat)
+    return element.pack([1.0])
 
 
 def closed_rule(op: Operation) -> Rule:
@@ -156,6 +180,8 @@ def _read(op: Operation, attr: OpShardingRuleAttr, kind: str | None) -> Rule:
     if op.name in ("stablehlo.gather", "stablehlo.scatter"):
         indexed, windows = _indexed(op, operands[0])
         closed |= windows
+    if op.name == "stablehlo.dynamic_update_slice":
+        closed |= {f for a, b in zip(operands[0], operands[1], strict=True) if a != b for f in (*a, *b)}
     if op.name == "stablehlo.convolution":
         closed |= set(range(len(sizes))) if _is_grouped(op) else _windowed(op, operands, results)
     types = [*(v.type for v in op.operands), *(v.type for v in op.results)]

@@ -44,12 +44,11 @@ def bytes_text(count: int) -> str:
     >>> bytes_text(512), bytes_text(3_989_508), bytes_text(80_000_000_000)
     ('512 B', '3.99 MB', '80.0 GB')
     """
-    size, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if size < 999.5:
-            break
-        size /= 1000
-    return f"{count} B" if unit == "B" else f"{f'{size:#.3g}'.rstrip('.')} {unit}"
+    if count < 1000:
+        return f"{count} B"
+    units = ("kB", "MB", "GB", "TB", "PB")
+    power = next((n for n in range(1, len(units)) if count < 999.5 * 1000**n), len(units))
+    return f"{f'{count / 1000**power:#.3g}'.rstrip('.')} {units[power - 1]}"
 
 
 def argument_bytes(plan: Plan, *, donated: bool = False) -> int:

@@ -42,10 +42,9 @@ def test_demo_agrees_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 def test_demo_in_a_process_of_its_own_has_the_devices_of_its_mesh() -> None:
     clean = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     command = [sys.executable, "-m", "partir", "demo", "--layers", "1", "--mesh", "data=3", "--json"]
+    command += ["--schedule", "DataParallel('data')"]
 
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=clean | {"PYTHONPATH": str(ROOT)}, cwd=ROOT, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, env=clean | {"PYTHONPATH": str(ROOT)}, cwd=ROOT, check=False)
 
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)

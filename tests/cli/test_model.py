@@ -61,7 +61,11 @@ def test_a_function_and_its_arguments(own: str) -> None:
         ("own_models:pear", {}, 'no function "pear" in own_models\n  try     one of pair'),
         ("own_models:number", {}, "own_models:number returns no model\n  why     it returned int"),
         ("own_models:broken", {}, r"where   .*own_models.py:13, in broken\n  why     ZeroDivisionError: division by zero"),
-        ("own_broken:model", {}, r"cannot import own_broken .*\n  where   .*own_broken.py:2, .*\n  why     RuntimeError: not today"),
+        (
+            "own_broken:model",
+            {},
+            r"cannot import own_broken .*\n  where   .*own_broken.py:2, .*\n  why     RuntimeError: not today",
+        ),
         ("own_missing:model", {}, "No module named 'own_missing'"),
     ],
 )

@@ -63,7 +63,7 @@ def test_collectives_by_scope_add_up(part: partir.Partitioned) -> None:
 
     assert sum(int(row[1] or 1) * int(row[2] or 0) for row in table.rows[:-1]) == 46
     assert table.rows[-1] == ("in all", "", "46")
-    assert collectives_by_scope(part.plan)["layer_0/mlp-block/mlp/down"] == {"all_reduce": 1}
+    assert collectives_by_scope(part.plan)["layer_0/mlp-block/mlp/up [backward]"] == {"all_reduce": 3}
 
 
 def test_nothing_partitioned_says_so(part: partir.Partitioned) -> None:

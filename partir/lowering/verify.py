@@ -1,0 +1,41 @@
+"""Holds an SPMD program to its mesh: dialect rules, axes and sizes, and how many collectives of each kind it has."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from xdsl.dialects.builtin import ModuleOp
+
+from partir.dialect.sdy import MeshOp
+from partir.dialect.spmd import AllSliceOp, CollectiveOp, CoordinateOp
+from partir.dialect.text import verify
+from partir.errors import IRError, word
+from partir.sharding.plan import COLLECTIVES
+
+
+def count_collectives(module: ModuleOp) -> dict[str, int]:
+    """How many collectives of each kind a device-local program has (slices cost nothing and do not count)."""
+    counts = Counter(
+        op.name.removeprefix("spmd.") for op in module.walk() if isinstance(op, CollectiveOp) and not isinstance(op, AllSliceOp)
+    )
+    return {kind: counts[kind] for kind in COLLECTIVES if counts[kind]}
+
+
+def verify_spmd(module: ModuleOp) -> None:
+    """Raise IRError unless the module obeys its dialects and every collective speaks of axes of the module's mesh."""
+    verify(module)
+    mesh = next((op for op in module.body.block.ops if isinstance(op, MeshOp)), None)
+    if mesh is None:
+        raise IRError(word("an SPMD module has no sdy.mesh"))
+    sizes = dict(mesh.mesh.axes)
+    for op in module.walk():
+        if isinstance(op, CollectiveOp | CoordinateOp):
+            for name, size in op.axes.data:
+                if sizes.get(name) != size:
+                    raise IRError(
+                        word(
+                            f'{op.name} over "{name}"={size}',
+                            where=str(op.axes),
+                            why=f"the mesh is {mesh.mesh.mesh!r}",
+                        )
+                    )
