@@ -1,7 +1,8 @@
 """Makes what the docs say about the code from the code: `make docs`; `--check` only compares (exit 1 if stale).
 
 - docs/architecture.md: between the two `modules` markers, each module with the first sentence of its docstring;
-- docs/api.md: every public name of `partir` and `partir.zoo` with its signature and docstring; an error if it has none.
+- docs/api.md: every public name of `partir` and `partir.zoo` with its signature and docstring, and what classes have to offer;
+  an error if one has no docstring.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from partir.tactics import Tactic
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -43,10 +48,35 @@ def architecture() -> str:
 
 
 def signature(value: Any) -> str:
-    """The parameters of a class or function, with annotations unquoted; nothing for a module."""
-    if inspect.ismodule(value):
+    """The parameters of a function or dataclass, with annotations unquoted; other classes are not made by their users."""
+    if not (inspect.isroutine(value) or is_dataclass(value)):
         return ""
     return re.sub(r"(: |-> )(['\"])(.*?)\2", r"\1\3", str(inspect.signature(value)))
+
+
+def members(value: type) -> Iterator[tuple[str, Any]]:
+    """What a class itself defines for its users: methods and properties, in the order of the file. How a tactic comes to its
+    actions is the same for all, and stands at `partir.tactics.Tactic`."""
+    for name, member in vars(value).items():
+        if name.startswith("_") or (name == "actions" and issubclass(value, Tactic)):
+            continue
+        if isinstance(member, property):
+            yield name, member.fget
+        elif isinstance(member, cached_property):
+            yield name, member.func
+        elif isinstance(member, classmethod | staticmethod):
+            yield name, member.__func__
+        elif inspect.isfunction(member):
+            yield name, member
+
+
+def member_lines(value: type) -> Iterator[str]:
+    """A list item for each member, with its parameters and the first paragraph of its docstring."""
+    for name, function in members(value):
+        called = inspect.isfunction(vars(value)[name])
+        text = signature(function).replace("(self, ", "(").replace("(self)", "()") if called else ""
+        first = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+        yield f"- `.{name}{text}` {first}"
 
 
 def api() -> str:
@@ -59,16 +89,15 @@ def api() -> str:
         for name in sorted(module.__all__):
             value = getattr(module, name)
             if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):
+                pages += [f"### `{package}.{name}{signature(value)}`", "", inspect.getdoc(value) or "", ""]
                 if not inspect.getdoc(value):
                     undocumented.append(f"{package}.{name}")
-                pages += [f"### `{package}.{name}{signature(value)}`", "", inspect.getdoc(value) or "", ""]
+                if inspect.isclass(value) and (lines := list(member_lines(value))):
+                    pages += [*lines, ""]
+                    undocumented += [f"{package}.{name}.{m}" for m, own in members(value) if not own.__doc__]
             else:
-                pages += [
-                    f"### `{package}.{name}`",
-                    "",
-                    ", ".join(f"`{key}`" for key in value) if isinstance(value, Mapping) else f"`{value!r}`",
-                    "",
-                ]
+                shown = ", ".join(f"`{key}`" for key in value) if isinstance(value, Mapping) else f"`{value!r}`"
+                pages += [f"### `{package}.{name}`", "", shown, ""]
     if undocumented:
         sys.exit(f"public names without a docstring: {', '.join(undocumented)}")
     return "\n".join(pages)

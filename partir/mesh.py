@@ -41,6 +41,7 @@ class Mesh:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the axes, major first."""
         return tuple(name for name, _ in self.axes)
 
     @property
@@ -50,6 +51,7 @@ class Mesh:
 
     @property
     def axis_names(self) -> tuple[str, ...]:
+        """`names`, as a `jax.sharding.Mesh` calls them."""
         return self.names
 
     @property

@@ -261,8 +261,10 @@ class Partitioned:
 
     @cached_property
     def history(self) -> list[tuple[str, Plan]]:
-        """Each tactic as it prints, with the plan after it."""
-        return [(repr(stage.tactic), self._plan_after(stage)) for stage in self.stages] or [("(nothing)", self.plan)]
+        """Each tactic as its user writes it, with the plan after it."""
+        names = [report_.call_text(stage.tactic) for stage in self.stages]
+        plans = [self._plan_after(stage) for stage in self.stages]
+        return list(zip(names, plans, strict=True)) or [("(nothing)", self.plan)]
 
     def specs(self) -> Table:
         """A row per argument: shape, role and spec."""
@@ -326,7 +328,7 @@ class Partitioned:
         return self.executable(args, kwargs)
 
     def __repr__(self) -> str:
-        names = ", ".join(repr(stage.tactic) for stage in self.stages)
+        names = ", ".join(report_.call_text(stage.tactic) for stage in self.stages)
         return f"Partitioned {self.program.name} by [{names}]: {report_.counts_text(self.collectives)}"
 
     def _repr_html_(self) -> str:

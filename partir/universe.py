@@ -37,7 +37,34 @@ def _chlo() -> Dialect:
     return CHLO
 
 
-PASSES: dict[str, Callable[[], type[ModulePass]]] = {}
+def _simplify() -> type[ModulePass]:
+    from partir.lowering.simplify import SimplifyCollectivesPass
+
+    return SimplifyCollectivesPass
+
+
+def _pass(name: str) -> Callable[[], type[ModulePass]]:
+    def load() -> type[ModulePass]:
+        from partir.lowering import passes
+
+        found: type[ModulePass] = getattr(passes, name)
+        return found
+
+    return load
+
+
+PASSES: dict[str, Callable[[], type[ModulePass]]] = {
+    "partir-mesh": _pass("MeshPass"),
+    "partir-tile": _pass("TilePass"),
+    "partir-replicate": _pass("ReplicatePass"),
+    "partir-prefer": _pass("PreferPass"),
+    "partir-cut": _pass("CutPass"),
+    "partir-strip": _pass("StripPass"),
+    "partir-unroll": _pass("UnrollPass"),
+    "partir-to-spmd": _pass("ToSpmdPass"),
+    "spmd-simplify": _simplify,
+}
+"""By name, as in `-p`; each is read when it is first asked for."""
 
 PARTIR_UNIVERSE = Universe(
     all_dialects={"partir": _partir, "spmd": _spmd, "sdy": _sdy, "chlo": _chlo},

@@ -13,6 +13,7 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from partir.dialect.text import DIALECTS, LiteralParser
+from partir.errors import PartirError
 from partir.universe import PARTIR_UNIVERSE
 
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         OptMain("Read IR from a file or stdin, run passes over it, and print it.", args=argv).run()
     except ParseError as error:
         print(error, file=sys.stderr)
-    except (DiagnosticException, OSError, ValueError) as error:
+    except (DiagnosticException, PartirError, OSError, ValueError) as error:
         print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
     except SystemExit as leaving:  # argparse
         return leaving.code if isinstance(leaving.code, int) else 2

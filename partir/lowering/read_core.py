@@ -53,8 +53,8 @@ def read_core(module: ModuleOp) -> Assignment:
     structure = Structure.of(stripped.program)
     main = boundary.main_of(module)
     evidence = gather(structure, stripped, main, mesh)
-    reader = _Reader(structure, mesh, evidence)
-    if not stripped.nests and not boundary.is_written(main):
+    reader = _Reader(structure, mesh, evidence, written=boundary.is_written(main))
+    if not stripped.nests and not reader.written:
         return reader.undecided()
     assignment, plan = reader.run()
     check_intricate(plan, stripped)
@@ -72,13 +72,15 @@ class _Wrong:
 
 
 class _Reader:
-    def __init__(self, structure: Structure, mesh: Mesh, evidence: Evidence) -> None:
+    def __init__(self, structure: Structure, mesh: Mesh, evidence: Evidence, *, written: bool) -> None:
         self.structure = structure
         self.tables = structure.tables
         self.atoms = structure.atoms
         self.names = structure.addresses.names
         self.mesh = mesh
         self.evidence = evidence
+        self.written = written
+        """Whether `materialise` wrote the module, and so said each `Replicate`."""
         self.of_atoms = self._argument_atoms()
         self.pinned = self._explicit()
         self.ends: dict[tuple[int, int], None] = {}
@@ -124,7 +126,7 @@ class _Reader:
             if not (
                 self.learn_pins(assignment, plan, misplaced)
                 or self.learn(assignment, wrong)
-                or self.learn_ends(assignment.classes, broken)
+                or self.learn_ends(assignment.classes, wrong, broken)
             ):
                 break
         raise self.unexplained(wrong) if wrong else self.unplaced(plan, misplaced[0])
@@ -226,8 +228,8 @@ class _Reader:
         ordered, broken = in_order(claims, edges)
         actions: list[Action] = [Cut(self.names[value], dim) for value, dim in self.ends]
         actions += [Replicate(self.names[i], axis) for i, axis in self.pinned]
-        address = _Addresses(self.structure, classes)
-        actions += [Tile(*address.of(class_), axis) for class_, axis in ordered]
+        address = self._addresses(classes)
+        actions += [Tile(*address[class_], axis) for class_, axis in ordered if class_ in address]
         for axis in self.mesh.names:
             scopes = {
                 scope
@@ -235,10 +237,24 @@ class _Reader:
                 if any(((winner, axis), (loser, axis)) in broken for loser in losers)
             }
             actions += [
-                Prefer(scope, *address.of(class_), axis) for scope, class_ in preferences(contests[axis], scopes)
+                Prefer(scope, *address[class_], axis)
+                for scope, class_ in preferences(contests[axis], scopes)
+                if class_ in address
             ]
         firm = {edge for edge in broken if edges[edge] >= FIRM}
         return Assignment(self.structure, self.mesh, tuple(actions)), firm
+
+    def _addresses(self, classes: Classes) -> dict[int, tuple[str, int]]:
+        """For each class a value and a dim whose outermost part is of it, where it has one: so a `Tile` can name it."""
+        found: dict[int, tuple[str, int]] = {}
+        made = [result for row in self.tables.rows for result in row.results]
+        for value in (*range(self.tables.argument_count), *made):
+            first = self.atoms.start[value]
+            for dim, sizes in enumerate(self.atoms.sizes_of[value]):
+                if sizes:
+                    found.setdefault(int(classes.of_node[first]), (self.names[value], dim))
+                first += len(sizes)
+        return found
 
     # ---- what is not explained yet ------------------------------------------------------------------------------------
 
@@ -264,7 +280,7 @@ class _Reader:
         """Arguments that the actions shard and the IR keeps whole on an axis.
 
         Another claim may have come first: of a class that is not outermost in its dim, which no sharding can say, or of one
-        that does not divide. Else it is a `Replicate`.
+        that does not divide. Else the argument is of a class of its own, or, in hand-written text, meant to be replicated.
         """
         classes = assignment.classes
         whole: dict[tuple[int, str], None] = {}
@@ -284,9 +300,14 @@ class _Reader:
                 explained |= not orders <= self.first or self._hold_off(classes, own, winner, only_if_unseen=True)
                 self.first |= orders
                 whole[argument, axis] = None
+        if whole and not explained and self.written:
+            return self._end((argument, self._dim_on(plan, argument, axis)) for argument, axis in whole)
         if not explained:
             self.pinned.update(whole)
         return bool(whole)
+
+    def _dim_on(self, plan: Plan, argument: int, axis: str) -> int:
+        return next(dim for dim, own in enumerate(_dim_axes(plan, argument)) if axis in own)
 
     def _inner(self, argument: int, own: Sequence[int]) -> list[int]:
         """The classes of those atoms of an argument that are not outermost in their dim."""
@@ -309,9 +330,13 @@ class _Reader:
                     return True
         return self._end(end for item in surplus for end in (*self._near(item), *self._around(classes, self._claim(classes, item))))
 
-    def learn_ends(self, classes: Classes, broken: set[Order]) -> bool:
+    def learn_ends(self, classes: Classes, wrong: Sequence[_Wrong], broken: set[Order]) -> bool:
         """Orders that contradict each other speak of classes that are really two."""
-        return self._end(end for order in sorted(broken) for claim in order for end in self._around(classes, claim))
+        torn = [item for item in wrong if item.read is not None and item.made is not None]
+        claims = dict.fromkeys(claim for order in sorted(broken) for claim in order)
+        claims.update((self._claim(classes, item), None) for item in torn)
+        near = (end for item in torn for end in self._near(item))
+        return self._end(near) or self._end(end for claim in claims for end in self._around(classes, claim))
 
     def _end(self, ends: Iterable[tuple[int, int]]) -> bool:
         """End a class at the first of these values at which it does not end yet; what was learnt of classes is void then."""
@@ -330,11 +355,11 @@ class _Reader:
 
     def _hold_off(self, classes: Classes, own: Sequence[int], winner: Claim, *, only_if_unseen: bool = False) -> bool:
         """Put the claim of a class that does not divide before that of `winner`, if one of `own` can be what keeps it off."""
-        address = _Addresses(self.structure, classes)
+        address = self._addresses(classes)
         axis = winner[1]
         for class_ in own:
             claim = class_, axis
-            if class_ < 0 or claim == winner or winner in self.whole.get(claim, ()) or not address.has(class_):
+            if class_ < 0 or claim == winner or winner in self.whole.get(claim, ()) or class_ not in address:
                 continue
             if classes.size[class_] % self.mesh.size_of(axis, *self._axes_seen(classes, class_)) == 0:
                 continue
@@ -464,38 +489,6 @@ class _Reader:
                 why=f"the loops, and what is sharded like them, make it {_said(_dim_axes(plan, argument))}",
             )
         )
-
-
-class _Addresses:
-    """A (value, dim) whose outermost part is of a class: where a `Tile` can name it."""
-
-    def __init__(self, structure: Structure, classes: Classes) -> None:
-        self.structure = structure
-        self.classes = classes
-        self.found: dict[int, tuple[str, int]] = {}
-        tables, atoms, names = structure.tables, structure.atoms, structure.addresses.names
-        made = [result for row in tables.rows for result in row.results]
-        for value in (*range(tables.argument_count), *made):
-            first = atoms.start[value]
-            for dim, sizes in enumerate(atoms.sizes_of[value]):
-                if sizes:
-                    self.found.setdefault(int(classes.of_node[first]), (names[value], dim))
-                first += len(sizes)
-
-    def has(self, class_: int) -> bool:
-        return class_ in self.found
-
-    def of(self, class_: int) -> tuple[str, int]:
-        """The address of a class. Raises IRError for one that is inner everywhere."""
-        found = self.found.get(class_)
-        if found is None:
-            raise IRError(
-                word(
-                    f"no value has the class of size {self.classes.size[class_]} outermost in a dim",
-                    why="loops cut it, and no action could say so",
-                )
-            )
-        return found
 
 
 def _dim_axes(plan: Plan, argument: int) -> list[Axes]:

@@ -224,7 +224,7 @@ class Executable:
         """Arguments where they belong; tracers of an outer jit are left to it."""
         placed: list[Any] = []
         for x, sharding in zip(flat, self.in_shardings, strict=False):
-            if isinstance(x, Tracer) or (isinstance(x, jax.Array) and x.sharding == sharding):
+            if isinstance(x, Tracer) or (isinstance(x, jax.Array) and _lies(x, sharding)):
                 placed.append(x)
             else:
                 placed.append(jax.device_put(x, sharding))
@@ -245,6 +245,11 @@ class Executable:
         ]
         args, kwargs = jax.tree.unflatten(self.trees.arguments, shapes)
         return self.jitted.lower(*args, **kwargs)
+
+
+def _lies(x: jax.Array, sharding: NamedSharding) -> bool:
+    """Whether an array is where it belongs already, however its sharding is spelled."""
+    return x.sharding == sharding or (x.committed and x.sharding.is_equivalent_to(sharding, x.ndim))
 
 
 def _enter(x: Any, sharding: NamedSharding) -> Any:

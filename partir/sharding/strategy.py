@@ -62,6 +62,7 @@ class Strategy:
                 temporary.unlink()
 
     def to_json(self) -> dict[str, Any]:
+        """The strategy as plain data, which `save` writes."""
         return {
             "format": FORMAT,
             "version": VERSION,

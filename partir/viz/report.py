@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 
 from partir.mesh import Mesh
 from partir.program import Program, origin_of
@@ -21,6 +22,24 @@ MANY = 8
 def counts_text(counts: Mapping[str, int]) -> str:
     """Collectives by kind in one line: `38 all_reduce`, or `none`."""
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
+
+
+def call_text(item: object) -> str:
+    """A tactic as its user writes it, without what is left at its default; anything else as it prints.
+
+    >>> from partir.tactics import ZeRO
+    >>> call_text(ZeRO("data", stage=3))
+    "ZeRO('data', stage=3)"
+    """
+    if not is_dataclass(item) or not repr(item).startswith(f"{type(item).__name__}("):
+        return repr(item)
+    first, *rest = fields(item)
+    texts = [repr(getattr(item, first.name))]
+    for field in rest:
+        value = getattr(item, field.name)
+        if field.default is MISSING or value != field.default:
+            texts.append(f"{field.name}={value!r}")
+    return f"{type(item).__name__}({', '.join(texts)})"
 
 
 def spec_text(spec: Sequence[object]) -> str:

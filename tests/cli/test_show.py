@@ -115,7 +115,7 @@ def test_a_strategy_goes_before_the_schedule(tmp_path: Path, capsys: pytest.Capt
     record = json.loads(capsys.readouterr().out)
     assert [tactic["tactic"] for tactic in record["tactics"]] == [
         "Strategy(train_step, 1 actions)",
-        "Megatron(axis='model', scope=None)",
+        "Megatron('model')",
     ]
     assert record["collectives"] == {"all_reduce": 46}
 

@@ -1,0 +1,182 @@
+"""The compiler as passes on text: `partir opt FILE -p 'partir-tile{value=x dim=0 axis=data},partir-to-spmd'`.
+
+A pass that decides reads the module back to its assignment, adds an action, and writes it again; so passes, tactics and
+searchers decide alike. Fields are options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from partir.dialect.core import LoopOp
+from partir.dialect.sdy import MeshOp
+from partir.errors import IRError, MeshError, TilingError, word
+from partir.lowering import boundary
+from partir.lowering.materialise import materialise
+from partir.lowering.read_core import read_core
+from partir.lowering.strip import strip
+from partir.lowering.to_spmd import to_spmd
+from partir.lowering.unroll import unroll
+from partir.mesh import Mesh
+from partir.sharding import plan
+from partir.sharding.actions import Action, Cut, Prefer, Replicate, Tile
+
+
+@dataclass(frozen=True)
+class MeshPass(ModulePass):
+    """Give a module without loops its mesh, or another: `partir-mesh{axes="data=4,model=2"}`.
+
+    before   func.func @main(...)
+    after    sdy.mesh @mesh = <["data"=4, "model"=2]>
+             func.func @main(...)
+    """
+
+    name = "partir-mesh"
+
+    axes: str
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        mesh = _mesh(self.axes)
+        if any(isinstance(inner, LoopOp) for inner in op.walk()):
+            raise IRError(word("the module has loops over its mesh already", hint="partir-strip before partir-mesh"))
+        block = op.body.block
+        for old in [old for old in block.ops if isinstance(old, MeshOp)]:
+            block.erase_op(old)
+        first = block.first_op
+        if first is None:
+            block.add_op(boundary.mesh_op(mesh))
+        else:
+            block.insert_op_before(boundary.mesh_op(mesh), first)
+
+
+@dataclass(frozen=True)
+class TilePass(ModulePass):
+    """Shard a dim of a value, and with it its dimension class, over an axis: `partir-tile{value=x dim=0 axis=data}`.
+
+    before   %y = tanh %x
+    after    %y = loop "data"=4 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
+    """
+
+    name = "partir-tile"
+
+    value: str
+    dim: int
+    axis: str
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _act(op, Tile(self.value, self.dim, self.axis))
+
+
+@dataclass(frozen=True)
+class ReplicatePass(ModulePass):
+    """Keep an argument whole on an axis, against what comes later: `partir-replicate{value="params/w" axis=data}`."""
+
+    name = "partir-replicate"
+
+    value: str
+    axis: str
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _act(op, Replicate(self.value, self.axis))
+
+
+@dataclass(frozen=True)
+class PreferPass(ModulePass):
+    """At the ops of a scope let the class of a dim have an axis that others want too:
+    `partir-prefer{scope="mlp" value=x dim=1 axis=data}`.
+    """
+
+    name = "partir-prefer"
+
+    scope: str
+    value: str
+    dim: int
+    axis: str
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _act(op, Prefer(self.scope, self.value, self.dim, self.axis))
+
+
+@dataclass(frozen=True)
+class CutPass(ModulePass):
+    """End the class of a dim at a value: what reads it is not sharded along with it. `partir-cut{value=x dim=0}`."""
+
+    name = "partir-cut"
+
+    value: str
+    dim: int
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _act(op, Cut(self.value, self.dim))
+
+
+@dataclass(frozen=True)
+class ToSpmdPass(ModulePass):
+    """Lower a Core module, or a plain one with a mesh, to the program of one device with explicit collectives."""
+
+    name = "partir-to-spmd"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _replace(op, to_spmd(plan.make(read_core(op))))
+
+
+@dataclass(frozen=True)
+class StripPass(ModulePass):
+    """Take away loops and shardings; names and sharding rules are made explicit.
+
+    before   %y = loop "data"=4 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
+    after    %y = tanh %x
+    """
+
+    name = "partir-strip"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        meshes = [inner.clone() for inner in op.body.block.ops if isinstance(inner, MeshOp)]
+        stripped = strip(op).program.module
+        for mesh in meshes:
+            stripped.body.block.insert_op_before(mesh, boundary.main_of(stripped))
+        _replace(op, stripped)
+
+
+@dataclass(frozen=True)
+class UnrollPass(ModulePass):
+    """Write the iterations of all loops out: plain StableHLO that computes what the module means."""
+
+    name = "partir-unroll"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _replace(op, unroll(op))
+
+
+def _act(module: ModuleOp, action: Action) -> None:
+    """Add an action. Raises TilingError for a tile that does not divide, as for any dim a user names."""
+    before = read_core(module)
+    after = before.apply(action)
+    new = [str(item) for item in after.claims.undivided if item not in before.claims.undivided]
+    if new:
+        raise TilingError(word(f"cannot do {action}", why="; ".join(new), hint="another dim, another axis, or a size that divides"))
+    _replace(module, materialise(plan.make(after)))
+
+
+def _replace(module: ModuleOp, new: ModuleOp) -> None:
+    """Give a module the contents of another."""
+    block = new.body.detach_block(0)
+    module.body.erase_block(0)
+    module.body.add_block(block)
+    if new.sym_name is not None:
+        module.properties["sym_name"] = new.sym_name
+
+
+def _mesh(text: str) -> Mesh:
+    """`data=4,model=2` as a mesh."""
+    axes: list[tuple[str, int]] = []
+    for entry in text.split(","):
+        name, _, size = entry.partition("=")
+        if not name.strip() or not size.strip().isdigit():
+            raise MeshError(word(f'not a mesh: "{text}"', where=f'"{entry}"', hint="axes with sizes: data=4,model=2"))
+        axes.append((name.strip(), int(size)))
+    return Mesh(axes)
