@@ -4,11 +4,11 @@ BIN := .venv/bin
 RUN := .venv/.installed
 DEV := .venv/.installed-dev
 
-.PHONY: help demo test lint format docs notebooks bench clean
+.PHONY: help demo test lint format docs docs-check notebooks bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo | test | lint | format | docs | notebooks | bench | clean"
+	@echo "make demo | test | lint | format | docs | docs-check | notebooks | bench | clean"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "partir needs Python 3.11 or later, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
@@ -40,8 +40,14 @@ format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# What the docs say about the code comes from the code.
 docs: $(RUN)
 	$(BIN)/python docs/build.py
+	$(BIN)/python docs/make_dialect.py
+
+docs-check: $(RUN)
+	$(BIN)/python docs/build.py --check
+	$(BIN)/python docs/make_dialect.py --check
 
 # Executed, not rewritten: the notebooks as committed must run from top to bottom.
 notebooks: $(DEV)

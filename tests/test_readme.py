@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.jax
 
 def test_python_blocks_print_what_follows_them() -> None:
     blocks = BLOCK.findall(README)
-    expected = [text for (kind, _), (after, text) in zip(blocks, blocks[1:], strict=False) if (kind, after) == ("python", "text")]
+    expected = [text for (kind, _), (after, text) in pairwise(blocks) if (kind, after) == ("python", "text")]
 
     namespace: dict[str, object] = {}
     printed: list[str] = []
