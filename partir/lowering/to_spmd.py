@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from partir.dialect.core import BarrierOp, OriginAttr, TileAttr
 from partir.dialect.sdy import MeshAttr, MeshOp, TensorShardingAttr
@@ -19,14 +19,18 @@ from partir.dialect.spmd import (
     CoordinateOp,
     ReduceScatterOp,
 )
+from partir.dialect.stablehlo import OPS
 from partir.lowering.free import Remaker
-from partir.lowering.localise import localise, mask
+from partir.lowering.localise import attributes_of, localise, mask
 from partir.lowering.writer import Writer
 from partir.sharding.layout import Axes, Layout, local_shape, spec_of, whole
 from partir.sharding.plan import Plan, Reshard
 from partir.sharding.reshard import Place, Step, between
 from partir.sharding.rule import shape_of
-from partir.sharding.tables import OpRow, View
+from partir.sharding.tables import Control, OpRow, RegionItems, View
+
+TRIPS = "partir.trips"
+"""How often a loop runs, on each `while` that says so."""
 
 IDENTITIES = frozenset({"sdy.sharding_constraint", "partir.tag"})
 """Ops that say something about a value and compute nothing."""
@@ -62,9 +66,7 @@ class _Lowering:
         plan = self.plan
         for argument, value in enumerate(self.block.args):
             self.current[argument] = self.cut(value, plan.arguments[argument], plan.entries[argument])
-        for position, row in enumerate(self.tables.rows):
-            self.writer.origin = row.op.attributes.get(OriginAttr.KEY)
-            self.row(position, row)
+        self.items(self.tables.root)
         self.writer.origin = None
         returned = [self.result(r, view) for r, view in enumerate(self.tables.outputs)]
         self.block.add_op(ReturnOp(*returned))
@@ -77,6 +79,78 @@ class _Lowering:
             res_attrs=shardings(plan.outputs),
         )
         return ModuleOp([MeshOp("mesh", MeshAttr.of(plan.assignment.mesh)), function])
+
+    def items(self, region: RegionItems) -> None:
+        for item in region.items:
+            if isinstance(item, Control):
+                self.writer.origin = item.op.attributes.get(OriginAttr.KEY)
+                self.control(item)
+            else:
+                self.writer.origin = self.tables.rows[item].op.attributes.get(OriginAttr.KEY)
+                self.row(item, self.tables.rows[item])
+
+    def control(self, control: Control) -> None:
+        """A `while`, `case` or barrier on local values: what its ends carry lies as the plan says."""
+        for region in control.regions:
+            for key in self.plan.hoisted.get(region.number, ()):
+                self.reshard(self.plan.reshards[key], self.plan.reshards[key].row, None)
+        is_loop = control.op.name == "stablehlo.while"
+        operands: list[SSAValue] = []
+        if is_loop or not control.regions:
+            operands = [self.end(position, 0, control.op.operands[k]) for k, position in enumerate(control.carries)]
+        elif control.predicate is not None:
+            operands = [self.end(control.predicate, 0, control.op.operands[0])]
+        regions = [self.region(control, number) for number in range(len(control.regions))]
+        types = [
+            self.local_type(control.op.results[k], self.plan.rows[position].results[-1])
+            for k, position in enumerate(control.carries)
+        ]
+        attributes = attributes_of(control.op)
+        if control.trips is not None:
+            attributes[TRIPS] = IntegerAttr(control.trips, i64)
+        made = type(control.op).create(
+            operands=operands,
+            result_types=types,
+            properties=dict(control.op.properties),
+            attributes=attributes,
+            regions=regions,
+        )
+        self.writer.block.add_op(made)
+        for position, result in zip(control.carries, made.results, strict=True):
+            self.current[self.tables.rows[position].results[-1]] = result
+
+    def region(self, control: Control, number: int) -> Region:
+        """One region of a control, written into a block of its own; what was made outside stays usable, and no more."""
+        items = control.regions[number]
+        block = Block()
+        outer, self.writer.block = self.writer.block, block
+        remade, moved = self.remaker.memo, self.moved
+        self.remaker.memo, self.moved = dict(remade), dict(moved)
+        is_loop = control.op.name == "stablehlo.while"
+        if is_loop:
+            for position, argument in zip(control.carries, items.arguments, strict=True):
+                type_ = self.local_type(self.tables.values[argument], self.plan.rows[position].results[number])
+                self.current[argument] = block.insert_arg(type_, len(block.args))
+        self.items(items)
+        if is_loop and number == 0:
+            assert control.predicate is not None
+            returned = [self.end(control.predicate, 0, items.returns[0])]
+        else:
+            slot = 1 if is_loop else number
+            returned = [self.end(position, slot, items.returns[k]) for k, position in enumerate(control.carries)]
+        block.add_op(OPS["stablehlo.return"].create(operands=returned))
+        self.writer.block, self.remaker.memo, self.moved = outer, remade, moved
+        return Region(block)
+
+    def end(self, position: int, slot: int, value: SSAValue) -> SSAValue:
+        """One end of a carried value (or the scalar that decides), as the plan wants it."""
+        row = self.tables.rows[position]
+        layout = self.plan.rows[position].operands[slot] if row.kind == "carry" else ()
+        self.bring(position, slot, row)
+        return self.operand(position, slot, row.operands[slot], value, layout)
+
+    def local_type(self, value: SSAValue, layout: Layout) -> Attribute:
+        return self.writer.typed(value.type, local_shape(layout, self.sizes)) if shape_of(value.type) else value.type
 
     def row(self, position: int, row: OpRow) -> None:
         row_plan = self.plan.rows[position]

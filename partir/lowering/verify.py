@@ -4,21 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+from xdsl.ir import Operation
 
 from partir.dialect.sdy import MeshOp
 from partir.dialect.spmd import AllSliceOp, CollectiveOp, CoordinateOp
 from partir.dialect.text import verify
 from partir.errors import IRError, word
+from partir.lowering.to_spmd import TRIPS
 from partir.sharding.plan import COLLECTIVES
 
 
 def count_collectives(module: ModuleOp) -> dict[str, int]:
-    """How many collectives of each kind a device-local program has (slices cost nothing and do not count)."""
-    counts = Counter(
-        op.name.removeprefix("spmd.") for op in module.walk() if isinstance(op, CollectiveOp) and not isinstance(op, AllSliceOp)
-    )
+    """How many collectives of each kind a device-local program has, loop bodies times their trip counts (slices do not count)."""
+    counts: Counter[str] = Counter()
+    for op in module.walk():
+        if isinstance(op, CollectiveOp) and not isinstance(op, AllSliceOp):
+            counts[op.name.removeprefix("spmd.")] += _times(op)
     return {kind: counts[kind] for kind in COLLECTIVES if counts[kind]}
+
+
+def _times(op: Operation) -> int:
+    """How often an op runs in one step: the trip counts of the loop bodies around it, multiplied."""
+    times = 1
+    inner, outer = op, op.parent_op()
+    while outer is not None:
+        trips = outer.attributes.get(TRIPS)
+        if isinstance(trips, IntegerAttr) and inner.parent_region() is outer.regions[-1]:
+            times *= trips.value.data
+        inner, outer = outer, outer.parent_op()
+    return times
 
 
 def verify_spmd(module: ModuleOp) -> None:

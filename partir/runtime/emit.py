@@ -151,7 +151,7 @@ class _Emitter:
     def attributes_of(self, op: Operation) -> dict[str, Any]:
         found = {name: self.attribute(attr) for name, attr in op.properties.items()}
         for name, attr in op.attributes.items():
-            if name not in (OriginAttr.KEY, OpShardingRuleAttr.KEY):
+            if name != OpShardingRuleAttr.KEY and not name.startswith("partir."):
                 found[name] = self.attribute(attr)
         return found
 

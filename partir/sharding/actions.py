@@ -100,14 +100,16 @@ class Addresses:
         names = [leaf.name for leaf in signature.arguments]
         counters: dict[str, int] = {}
         for value in self.tables.values[len(names) :]:
-            assert isinstance(value, OpResult)
-            op = value.op
+            op = value.op if isinstance(value, OpResult) else value.owner.parent_op()
+            assert op is not None
             if isinstance(op, TagOp):
                 stem = f"#{op.label.data}"
             else:
                 origin = origin_of(op)
                 scope = f"{origin.scope.data}/" if origin.scope.data else ""
                 stem = f"@{origin.phase.data}:{scope}{op.name.rsplit('.', 1)[-1]}"
+                if not isinstance(value, OpResult):
+                    stem += f".region_{op.regions.index(value.owner.parent)}" if value.owner.parent is not None else ""
             counters[stem] = ordinal = counters.get(stem, -1) + 1
             names.append(f"{stem}.{ordinal}")
         return names

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partir.sharding.rule import Rule, shape_of
+from partir.sharding.rule import Rule
 from partir.sharding.tables import Tables
 
 Points = tuple[int, ...]
@@ -115,7 +115,7 @@ def build(tables: Tables) -> Atoms:
         key = (id(row.rule), own, tuple(slots))
         shape = memo.get(key)
         if shape is None:
-            shape = memo[key] = _refine(row.rule, own, slots, [shape_of(v.type) for v in (*row.op.operands, *row.op.results)])
+            shape = memo[key] = _refine(row.rule, own, slots, row.slot_shapes)
         shapes.append(shape)
         starts.append(node)
         node += len(shape.sizes)

@@ -134,7 +134,7 @@ def _edges(tables: Tables, atoms: Atoms, cuts: frozenset[tuple[int, int]]) -> It
     """(atom, sub-factor) pairs that name the same index, in the order of union; the two ends of a state come last."""
     pointwise, layout, late = [], [], []
     for position, row in enumerate(tables.rows):
-        bucket = pointwise if is_pointwise(row.op) else late if row.op.name in CONTRACTIONS else layout
+        bucket = pointwise if row.kind == "carry" or is_pointwise(row.op) else late if row.op.name in CONTRACTIONS else layout
         bucket.append(position)
     for position in pointwise:
         yield from _of_slots(tables, atoms, position, results=True, cuts=cuts)

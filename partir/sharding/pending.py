@@ -95,7 +95,7 @@ def may_pass(
         view is not None and pending.get(view.source, {}).get(axis) == kind and row.op.name != "sdy.sharding_constraint"
         for view in row.operands
     ]
-    if not any(flags) or len(row.results) != 1 or row.captured:
+    if not any(flags) or len(row.results) != 1 or row.captured or row.kind in ("carry", "predicate"):
         return False
     for flag, view in zip(flags, row.operands, strict=True):
         if not flag and view is not None and axis in axes_of_value[view.source]:

@@ -19,8 +19,7 @@ from partir.sharding.layout import Axes, Layout, canonical_dim, expressible, loc
 from partir.sharding.linear import is_one, is_zero, passing
 from partir.sharding.pending import Sums
 from partir.sharding.reshard import Place, Step
-from partir.sharding.rule import shape_of
-from partir.sharding.tables import OpRow, View
+from partir.sharding.tables import Control, OpRow, RegionItems, View
 
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute")
 FactorAxes = tuple[Axes, ...]
@@ -71,9 +70,11 @@ class Reshard:
     row: int
     phase: str
     barrier: bool = False
+    region: int = 0
 
 
-Key = tuple[int, Layout, str, Axes]
+Key = tuple[int, Layout, str, Axes, int]
+"""Value, wanted layout, phase (for parameters), axes still pending, region where it is made."""
 
 
 @dataclass(eq=False)
@@ -81,7 +82,8 @@ class Plan:
     """All that is owed, in program order.
 
     `arguments[i]` is how argument i lies at the boundary (sayable in a PartitionSpec), `entries[i]` how the program reads
-    it; `outputs[r]` how result r leaves. `reshard_of(key)` finds the reshard a use shares.
+    it; `outputs[r]` how result r leaves. `uses` finds the reshard that a (row, operand) shares.
+    `hoisted[region]` are the reshards made before a region's control is entered, for what is inside.
     """
 
     assignment: Assignment
@@ -93,17 +95,22 @@ class Plan:
     settlements: dict[int, Settlement]
     reshards: dict[Key, Reshard] = field(default_factory=dict[Key, Reshard])
     uses: dict[tuple[int, int], Key] = field(default_factory=dict[tuple[int, int], Key])
+    hoisted: dict[int, list[Key]] = field(default_factory=dict[int, list[Key]])
 
     @cached_property
     def collectives(self) -> dict[str, int]:
-        """Counts by kind; kinds that do not occur are left out."""
+        """Counts by kind in one step, loop bodies times their trip counts; kinds that do not occur are left out."""
         counts: Counter[str] = Counter()
-        for steps in self.all_steps():
-            counts.update(step.kind for step in steps)
+        for steps, times in self.all_steps():
+            for step in steps:
+                counts[step.kind] += times
         return {kind: counts[kind] for kind in COLLECTIVES if counts[kind]}
 
-    def all_steps(self) -> list[tuple[Step, ...]]:
-        return [s.steps for s in self.settlements.values()] + [r.steps for r in self.reshards.values()]
+    def all_steps(self) -> list[tuple[tuple[Step, ...], int]]:
+        """The steps of every settlement and reshard, with how often they run."""
+        tables = self.assignment.structure.tables
+        found = [(s.steps, tables.times(tables.region_of[s.value])) for s in self.settlements.values()]
+        return found + [(r.steps, tables.times(r.region)) for r in self.reshards.values()]
 
 
 def make(assignment: Assignment) -> Plan:
@@ -137,10 +144,24 @@ class _Planner:
             self.axes[argument] = axes
             layouts[argument] = self._layout_of(argument)
             boundary.append(expressible(layouts[argument]))
-        self.plan = Plan(self.assignment, [], boundary, list(layouts[: len(boundary)]), [], layouts, {})
+        nothing = RowPlan((), (), ())
+        self.plan = Plan(
+            self.assignment,
+            [nothing] * len(self.tables.rows),
+            boundary,
+            list(layouts[: len(boundary)]),
+            [],
+            layouts,
+            {},
+        )
         self.gathered_in: dict[int, str] = {}
-        for position, row in enumerate(self.tables.rows):
-            self.plan.rows.append(self._row(position, row, claimed.get(position)))
+        self.claimed = claimed
+        self.branch_of = {
+            position: [region.number for region in control.regions]
+            for control in self.tables.controls
+            for position in control.carries
+        }
+        self._items(self.tables.root)
         for result, view in enumerate(self.tables.outputs):
             self.plan.outputs.append(self._output(result, view))
         return self.plan
@@ -183,7 +204,7 @@ class _Planner:
             axes[argument] = frozenset(a for atom in own for a in atom)
         for position, row in enumerate(self.tables.rows):
             shape = self.atoms.shapes[position]
-            view = row.operands[0] if row.kind == "follow" else None
+            view = row.followed
             if view is not None:
                 own = self._followed(shape, view, per_atom[view.source])
             elif position in claimed:
@@ -236,7 +257,7 @@ class _Planner:
         key = (id(shape), own)
         found = self._slot_memo.get(key)
         if found is None:
-            types = [shape_of(v.type) for v in (*row.op.operands, *row.op.results)]
+            types = row.slot_shapes
             layouts: list[Layout] = []
             for slot, dims in zip(shape.slots, types, strict=True):
                 if not any(own):
@@ -268,10 +289,60 @@ class _Planner:
 
     # ---- the walk -----------------------------------------------------------------------------------------------------
 
+    def _items(self, region: RegionItems) -> None:
+        for item in region.items:
+            if isinstance(item, Control):
+                self._control(item)
+            else:
+                self.plan.rows[item] = self._row(item, self.tables.rows[item], self.claimed.get(item))
+
+    def _control(self, control: Control) -> None:
+        """A `while` lays what it carries as the carry's claims say, before, in and after the loop; a `case` its results."""
+        rows = self.tables.rows
+        is_loop = control.op.name == "stablehlo.while"
+        if control.predicate is not None and not is_loop:
+            self._read(control.predicate, 0)
+        if is_loop or not control.regions:
+            for position in control.carries:
+                self._carry(position)
+                self._read(position, 0)
+        for region in control.regions:
+            self._items(region)
+            if is_loop and region is control.regions[0] and control.predicate is not None:
+                self._read(control.predicate, 0)
+        if control.regions and not is_loop:
+            for position in control.carries:
+                self._carry(position)
+        for position in control.carries:
+            for slot in range(1 if is_loop or not control.regions else 0, len(rows[position].operands)):
+                self._read(position, slot)
+
+    def _carry(self, position: int) -> None:
+        """The layout all ends of a carried value share."""
+        row, shape = self.tables.rows[position], self.atoms.shapes[position]
+        follow = row.followed
+        if follow is not None:
+            own = self._followed(shape, follow, self.axes[follow.source])
+        else:
+            own = self._factor_axes(position, self.claimed.get(position, {}))
+        operands, results = self._slots(position, row, own if any(own) else ())
+        self.plan.rows[position] = RowPlan(own if any(own) else (), operands, results)
+        for i, result in enumerate(row.results):
+            self.axes[result] = self._result_axes(shape, i, own if any(own) else (), result)
+            self.layouts[result] = results[i]
+
+    def _read(self, position: int, slot: int) -> None:
+        """One operand of a carry or predicate row is brought to the layout the row wants."""
+        row = self.tables.rows[position]
+        view = row.operands[slot]
+        if view is not None:
+            wanted = self.plan.rows[position].operands[slot] if row.kind == "carry" else ()
+            self._use(position, slot, view, wanted, {}, row)
+
     def _row(self, position: int, row: OpRow, claimed: dict[str, int] | None) -> RowPlan:
         shape = self.atoms.shapes[position]
         passed, masks = self._passed(position, row)
-        follow = row.operands[0] if row.kind == "follow" else None
+        follow = row.followed
         if follow is not None:
             own = self._followed(shape, follow, self.axes[follow.source])
         elif claimed is None:
@@ -346,10 +417,23 @@ class _Planner:
         if after == self.layouts[source] and not left:
             return
         phase = self.tables.phase(row) if self.tables.of_state_alone[source] else ""
-        self.plan.uses[position, slot] = self._reshard(source, after, left, position, phase)
+        region = self._region_of_use(position, slot, row)
+        self.plan.uses[position, slot] = self._reshard(source, after, left, position, phase, region)
 
-    def _reshard(self, source: int, after: Layout, left: Axes, position: int, phase: str) -> Key:
-        key = (source, after, phase, left)
+    def _region_of_use(self, position: int, slot: int, row: OpRow) -> int:
+        """Where an operand is read: what a body or branch hands back is read inside it."""
+        if row.kind == "carry" and len(row.results) == 3 and slot == 1:
+            return self.tables.region_of[row.results[1]]
+        if row.kind == "carry" and row.op.name in ("stablehlo.case", "stablehlo.if"):
+            return self.branch_of[position][slot]
+        return row.region
+
+    def _reshard(self, source: int, after: Layout, left: Axes, position: int, phase: str, region: int) -> Key:
+        """The reshard of a value for a use in `region`. What no parameter is, is resharded where the value is, so that a loop
+        that reads it does not do so in every round; a parameter is gathered where it is used, and let go."""
+        home = self.tables.region_of[source]
+        place = region if phase else home
+        key = (source, after, phase, left, place)
         if key not in self.plan.reshards:
             before = self.layouts[source]
             first: tuple[Step, ...] = ()
@@ -359,8 +443,16 @@ class _Planner:
             steps = first + reshard.between(before, after, self.sizes)
             gathers = any(step.kind == "all_gather" for step in steps)
             barrier = bool(phase) and gathers and self.gathered_in.setdefault(source, phase) != phase
-            self.plan.reshards[key] = Reshard(source, before, after, steps, position, phase, barrier)
+            self.plan.reshards[key] = Reshard(source, before, after, steps, position, phase, barrier, place)
+            if place != region:
+                self.plan.hoisted.setdefault(self._entered(place, region), []).append(key)
         return key
+
+    def _entered(self, outer: int, inner: int) -> int:
+        """The outermost region around `inner` that is not around, or is not, `outer`."""
+        while self.tables.parent[inner] != outer:
+            inner = self.tables.parent[inner]
+        return inner
 
     def _settle(self, value: int, sums: Sums) -> None:
         """Keep a value pending where that was decided; reduce the rest now, scattering where every use wants a slice."""
@@ -439,8 +531,8 @@ class _Planner:
         row, shape = self.tables.rows[position], self.atoms.shapes[position]
         view = row.operands[slot]
         assert view is not None
-        if row.kind == "follow":
-            atom = self._wanted_atom(row.results[0], axis)
+        if row.followed is not None:
+            atom = self._wanted_atom(row.results[0 if len(row.results) == 1 else 1], axis)
             if atom is None:
                 return None
             pieces = [p for dim in shape.slots[shape.operand_count] for p in (dim if dim is not None else (None,))]
@@ -473,7 +565,7 @@ class _Planner:
             after = self._source(view, wanted)
             left = tuple(self.sums.get(view.source, {}))
             if after != self.layouts[view.source] or left:
-                self.plan.uses[-1 - result, 0] = self._reshard(view.source, after, left, -1 - result, "")
+                self.plan.uses[-1 - result, 0] = self._reshard(view.source, after, left, -1 - result, "", 0)
         return wanted
 
     def local_bytes(self, value: int, layout: Layout) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -141,6 +142,13 @@ def closed_rule(op: Operation) -> Rule:
     operands = fresh([v.type for v in op.operands])
     results = fresh([v.type for v in op.results])
     return Rule(tuple(sizes), operands, results, frozenset(), frozenset(range(len(sizes))), None)
+
+
+@lru_cache(maxsize=None)
+def same_rule(shape: tuple[int, ...], operands: int, results: int) -> Rule:
+    """The rule of values that are one: every dim of all of them is the same index."""
+    dims = tuple((d,) for d in range(len(shape)))
+    return Rule(shape, (dims,) * operands, (dims,) * results, frozenset(), frozenset(), None)
 
 
 _memo: dict[object, tuple[Rule, object]] = {}

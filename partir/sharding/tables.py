@@ -6,7 +6,11 @@ Three kinds of value get special care (DESIGN.md §6):
   that use wants; they never tie one layer to another and are never resharded.
 - *views*: transposes, broadcasts and reshapes that only add or drop dims of size 1. A use of a view is a use of its
   source: whatever the use wants is asked of the source, where a reshard is smallest.
-- *follow* ops: converts, reshapes that split or merge dims, tags. They lie as their operand actually lies.
+- *follow* ops: converts, reshapes that split or merge dims, slices, tags. They lie as their operand actually lies.
+
+Control flow is part of the same list of rows: each value a `while` carries, each result of a `case`, each value that passes an
+optimization barrier is one *carry* row that ties its ends together; the ops inside follow as rows of their own, and a `Control`
+says what belongs to which region.
 """
 
 from __future__ import annotations
@@ -15,17 +19,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
-from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerType
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from partir.dialect.kinds import LAYOUT, is_host_effect, is_pointwise
 from partir.program import Program, origin_of, type_bytes
-from partir.sharding.rule import Rule, rule_of, shape_of
+from partir.sharding.rule import Rule, rule_of, same_rule, shape_of
 
-Kind = Literal["free", "view", "follow", "claim"]
+Kind = Literal["free", "view", "follow", "claim", "carry", "predicate"]
 
-FOLLOW = frozenset({"stablehlo.convert", "stablehlo.reshape", "partir.tag"})
+FOLLOW = frozenset(
+    {"stablehlo.convert", "stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice", "partir.tag"}
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,57 @@ class OpRow:
     operands: tuple[View | None, ...]
     results: tuple[int, ...]
     captured: tuple[int, ...] = ()
+    region: int = 0
+
+    @property
+    def slot_shapes(self) -> list[tuple[int, ...]]:
+        """The shape of every operand as the row reads it, then of every result."""
+        if self.kind == "carry":
+            return [self.rule.sizes] * (len(self.operands) + len(self.results))
+        if self.kind == "predicate":
+            return [()]
+        return [shape_of(v.type) for v in (*self.op.operands, *self.op.results)]
+
+    @property
+    def followed(self) -> View | None:
+        """What this row lies as, where it claims nothing: the operand of a follow op, the value that a loop carries through
+        without changing it, the value that passes a barrier. None for all others."""
+        if self.kind == "follow" or self.is_invariant or (self.kind == "carry" and len(self.results) == len(self.operands) == 1):
+            return self.operands[0]
+        return None
+
+    @property
+    def is_invariant(self) -> bool:
+        """Whether this is a value that a loop carries without changing it."""
+        if self.kind != "carry" or len(self.results) != 3:
+            return False
+        view = self.operands[1]
+        return view is not None and view.source == self.results[1] and view.dims == tuple(range(len(view.dims)))
+
+
+@dataclass(eq=False)
+class RegionItems:
+    """What runs in one region, in order: row numbers and inner controls; `arguments` and `returns` are its ends."""
+
+    number: int
+    items: list[int | Control] = field(default_factory=list["int | Control"])
+    arguments: tuple[int, ...] = ()
+    returns: tuple[SSAValue, ...] = ()
+
+
+@dataclass(eq=False)
+class Control:
+    """A `while`, `case` or optimization barrier: `carries` are its carry rows, `predicate` the row that reads what decides.
+
+    A carry row of a `while` has operands (initial value, what the body hands back) and results (argument of the condition,
+    argument of the body, result); of a `case`, an operand per branch and the result; of a barrier, operand and result.
+    """
+
+    op: Operation
+    carries: tuple[int, ...]
+    regions: tuple[RegionItems, ...]
+    predicate: int | None = None
+    trips: int | None = None
 
 
 @dataclass(eq=False)
@@ -65,7 +121,53 @@ class Tables:
     views: dict[int, View]
     index_of: dict[SSAValue, int]
     argument_count: int
-    producer: list[int] = field(default_factory=list[int])
+    producer: list[int]
+    root: RegionItems
+    region_of: list[int]
+    parent: list[int]
+    trips: list[int]
+
+    def times(self, region: int) -> int:
+        """How often a region runs in one step: the product of the trip counts around it (an unknown one counts as 1)."""
+        times = 1
+        while region:
+            times *= self.trips[region]
+            region = self.parent[region]
+        return times
+
+    def is_inside(self, region: int, outer: int) -> bool:
+        """Whether a region lies in another, or is it."""
+        while region != outer:
+            if not region:
+                return False
+            region = self.parent[region]
+        return True
+
+    @cached_property
+    def controls(self) -> list[Control]:
+        """Every control, outer ones first."""
+        found: list[Control] = []
+        stack = [self.root]
+        while stack:
+            for item in stack.pop().items:
+                if isinstance(item, Control):
+                    found.append(item)
+                    stack.extend(item.regions)
+        return found
+
+    @cached_property
+    def scanned(self) -> frozenset[tuple[int, int]]:
+        """(value, dim) pairs that the program walks along, one slice at a time: no tactic cuts those."""
+        found: set[tuple[int, int]] = set()
+        for row in self.rows:
+            if row.op.name in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"):
+                view = row.operands[0]
+                if view is not None:
+                    window = shape_of((row.op.results if row.op.name.endswith("dynamic_slice") else row.op.operands[1:2])[0].type)
+                    for dim, (source, size) in enumerate(zip(view.dims, window, strict=True)):
+                        if source >= 0 and size < shape_of(row.op.operands[0].type)[dim]:
+                            found.add((view.source, source))
+        return frozenset(found)
 
     @cached_property
     def uses(self) -> list[list[tuple[int, int]]]:
@@ -93,8 +195,14 @@ class Tables:
         flags = [leaf.role == "state" for leaf in self.program.signature.arguments]
         flags += [False] * (len(self.values) - len(flags))
         for row in self.rows:
-            if row.kind == "follow" and (view := row.operands[0]) is not None and flags[view.source]:
+            view = row.operands[0] if row.operands else None
+            if view is None or not flags[view.source]:
+                continue
+            if row.kind == "follow" or row.op.name in ("stablehlo.dynamic_slice", "stablehlo.optimization_barrier"):
                 flags[row.results[0]] = True
+            elif row.is_invariant:
+                for result in row.results:
+                    flags[result] = True
         return flags
 
     @cached_property
@@ -126,58 +234,207 @@ class Tables:
 
 def build(program: Program) -> Tables:
     """Read a program into tables: one pass over its ops, linear in their number."""
-    block = program.body
-    values: list[SSAValue] = list(block.args)
-    index_of: dict[SSAValue, int] = {value: i for i, value in enumerate(values)}
-    kinds: dict[Operation, Kind] = {}
-    free: set[SSAValue] = set()
-    views: dict[int, View] = {}
-    rows: list[OpRow] = []
-    producer = [-1] * len(values)
-    outputs: list[View | None] = []
+    return _Builder(program).run()
 
-    def view_of(value: SSAValue) -> View | None:
-        if value in free:
-            return None
-        index = index_of[value]
-        return views.get(index) or View(index, tuple(range(len(shape_of(value.type)))))
 
-    for index, op in enumerate(block.ops):
-        if isinstance(op, ReturnOp):
-            outputs = [view_of(value) for value in op.operands]
-            break
-        for result in op.results:
-            index_of[result] = len(values)
-            values.append(result)
-            producer.append(-1)
-        kind = _kind_of(op, free, views, index_of)
-        kinds[op] = kind
-        if kind == "free":
-            free.update(op.results)
-            continue
-        if kind == "view":
-            source = view_of(op.operands[0])
-            assert source is not None
-            dims = view_dims(op)
-            assert dims is not None
-            views[index_of[op.results[0]]] = View(source.source, tuple(-1 if d < 0 else source.dims[d] for d in dims))
-            continue
-        for result in op.results:
-            producer[index_of[result]] = len(rows)
-        captured = _captured(op, index_of, free) if op.regions else ()
-        rows.append(
-            OpRow(
-                index,
-                op,
-                kind,
-                rule_of(op),
-                tuple(view_of(v) for v in op.operands),
-                tuple(index_of[r] for r in op.results),
-                captured,
-            )
+class _Builder:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.values: list[SSAValue] = []
+        self.index_of: dict[SSAValue, int] = {}
+        self.kinds: dict[Operation, Kind] = {}
+        self.free: set[SSAValue] = set()
+        self.views: dict[int, View] = {}
+        self.rows: list[OpRow] = []
+        self.producer: list[int] = []
+        self.region_of: list[int] = []
+        self.parent: list[int] = [0]
+        self.trips: list[int] = [1]
+
+    def run(self) -> Tables:
+        block = self.program.body
+        root = RegionItems(0)
+        for argument in block.args:
+            self.value(argument, 0)
+        self.block(block, root)
+        outputs = [self.view_of(value) for value in root.returns]
+        shapes = [shape_of(value.type) for value in self.values]
+        return Tables(
+            self.program,
+            self.values,
+            shapes,
+            self.rows,
+            outputs,
+            self.kinds,
+            self.views,
+            self.index_of,
+            len(block.args),
+            self.producer,
+            root,
+            self.region_of,
+            self.parent,
+            self.trips,
         )
-    shapes = [shape_of(value.type) for value in values]
-    return Tables(program, values, shapes, rows, outputs, kinds, views, index_of, len(block.args), producer)
+
+    def value(self, value: SSAValue, region: int) -> int:
+        index = self.index_of[value] = len(self.values)
+        self.values.append(value)
+        self.producer.append(-1)
+        self.region_of.append(region)
+        return index
+
+    def view_of(self, value: SSAValue) -> View | None:
+        if value in self.free:
+            return None
+        index = self.index_of[value]
+        return self.views.get(index) or View(index, tuple(range(len(shape_of(value.type)))))
+
+    def row(self, row: OpRow) -> int:
+        position = len(self.rows)
+        for result in row.results:
+            self.producer[result] = position
+        self.rows.append(row)
+        return position
+
+    def block(self, block: Block, into: RegionItems) -> None:
+        for index, op in enumerate(block.ops):
+            if op.name in RETURNS:
+                into.returns = tuple(op.operands)
+                return
+            if op.name in CONTROL:
+                into.items.append(self.control(op, into.number))
+                continue
+            for result in op.results:
+                self.value(result, into.number)
+            kind = self.kinds[op] = _kind_of(op, self.free, self.views, self.index_of)
+            if kind == "free":
+                self.free.update(op.results)
+                continue
+            if kind == "view":
+                source, dims = self.view_of(op.operands[0]), view_dims(op)
+                assert source is not None
+                assert dims is not None
+                through = tuple(-1 if d < 0 else source.dims[d] for d in dims)
+                self.views[self.index_of[op.results[0]]] = View(source.source, through)
+                continue
+            captured = _captured(op, self.index_of, self.free) if op.regions else ()
+            operands = tuple(self.view_of(v) for v in op.operands)
+            results = tuple(self.index_of[r] for r in op.results)
+            into.items.append(self.row(OpRow(index, op, kind, rule_of(op), operands, results, captured, into.number)))
+
+    def control(self, op: Operation, outer: int) -> Control:
+        self.kinds[op] = "carry"
+        if op.name == "stablehlo.while":
+            return self.loop(op, outer)
+        if op.name == "stablehlo.optimization_barrier":
+            rows: list[int] = []
+            for operand, result in zip(op.operands, op.results, strict=True):
+                ends = (self.view_of(operand),), (self.value(result, outer),)
+                rows.append(self.carry(op, result, *ends, outer))
+            return Control(op, tuple(rows), ())
+        predicate = self.row(OpRow(0, op, "predicate", SCALAR, (self.view_of(op.operands[0]),), (), (), outer))
+        regions = [self.region(op, k, outer, 1) for k in range(len(op.regions))]
+        made: list[int] = []
+        for k, result in enumerate(op.results):
+            branches = tuple(self.view_of(region.returns[k]) for region in regions)
+            made.append(self.carry(op, result, branches, (self.value(result, outer),), outer))
+        return Control(op, tuple(made), tuple(regions), predicate)
+
+    def loop(self, op: Operation, outer: int) -> Control:
+        """Rows of the carried values come first, as the loop's arguments do; what the body hands back is filled in after it."""
+        trips = trip_count(op)
+        condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
+        first, second = self.new_region(outer, 1), self.new_region(outer, trips or 1)
+        carries: list[int] = []
+        for k, operand in enumerate(op.operands):
+            results = (
+                self.value(condition.args[k], first.number),
+                self.value(body.args[k], second.number),
+                self.value(op.results[k], outer),
+            )
+            carries.append(self.carry(op, op.results[k], (self.view_of(operand), None), results, outer))
+        first.arguments = tuple(self.index_of[a] for a in condition.args)
+        second.arguments = tuple(self.index_of[a] for a in body.args)
+        self.block(condition, first)
+        predicate = self.row(
+            OpRow(0, op, "predicate", SCALAR, (self.view_of(first.returns[0]),), (), (), first.number)
+        )
+        self.block(body, second)
+        for position, value in zip(carries, second.returns, strict=True):
+            row = self.rows[position]
+            row.operands = (row.operands[0], self.view_of(value))
+        return Control(op, tuple(carries), (first, second), predicate, trips)
+
+    def carry(
+        self,
+        op: Operation,
+        value: SSAValue,
+        operands: tuple[View | None, ...],
+        results: tuple[int, ...],
+        region: int,
+    ) -> int:
+        rule = same_rule(shape_of(value.type), len(operands), len(results))
+        return self.row(OpRow(0, op, "carry", rule, operands, results, (), region))
+
+    def region(self, op: Operation, number: int, outer: int, trips: int) -> RegionItems:
+        items = self.new_region(outer, trips)
+        if op.regions[number].blocks:
+            self.block(op.regions[number].blocks[0], items)
+        return items
+
+    def new_region(self, outer: int, trips: int) -> RegionItems:
+        self.parent.append(outer)
+        self.trips.append(trips)
+        return RegionItems(len(self.parent) - 1)
+
+
+RETURNS = frozenset({"func.return", "stablehlo.return"})
+CONTROL = frozenset(
+    {"stablehlo.while", "stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier", "partir.barrier"}
+)
+SCALAR = Rule((), ((),), (), frozenset(), frozenset(), None)
+"""The rule of a row that reads one scalar."""
+
+
+def trip_count(op: Operation) -> int | None:
+    """How often a `while` runs where its text says so: a counter from one constant to another by a constant step.
+
+    before   while (%i = 0, ...) cond { compare LT, %i, 24 } do { ... return add %i, 1 }
+    after    24
+    """
+    condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
+    compare = _owner(condition.last_op.operands[0] if condition.last_op is not None else None)
+    if compare is None or compare.name != "stablehlo.compare" or str(compare.properties["comparison_direction"]) not in _LESS:
+        return None
+    counter = compare.operands[0]
+    if not isinstance(counter, BlockArgument) or counter.owner is not condition:
+        return None
+    k = counter.index
+    step = _owner(body.last_op.operands[k] if body.last_op is not None else None)
+    if step is None or step.name != "stablehlo.add" or body.args[k] not in step.operands:
+        return None
+    increment = next((v for v in step.operands if v is not body.args[k]), None)
+    numbers = [_number(v) for v in (op.operands[k], compare.operands[1], increment)]
+    if any(n is None for n in numbers) or not numbers[2]:
+        return None
+    start, limit, by = (n for n in numbers if n is not None)
+    span = limit - start + (1 if "LE" in str(compare.properties["comparison_direction"]) else 0)
+    return max(0, -(-span // by))
+
+
+_LESS = frozenset({"#stablehlo<comparison_direction LT>", "#stablehlo<comparison_direction LE>"})
+
+
+def _owner(value: SSAValue | None) -> Operation | None:
+    return value.owner if value is not None and isinstance(value.owner, Operation) else None
+
+
+def _number(value: SSAValue | None) -> int | None:
+    owner = _owner(value)
+    literal = owner.properties.get("value") if owner is not None and owner.name == "stablehlo.constant" else None
+    if isinstance(literal, DenseIntOrFPElementsAttr) and isinstance(literal.get_element_type(), IntegerType):
+        return int(literal.get_values()[0])
+    return None
 
 
 def _kind_of(op: Operation, free: set[SSAValue], views: dict[int, View], index_of: dict[SSAValue, int]) -> Kind:

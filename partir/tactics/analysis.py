@@ -41,6 +41,8 @@ def _roles(structure: Structure) -> Roles:
     read: dict[int, None] = {}
     for row in tables.rows:
         sources = [view.source for view in row.operands if view is not None] + list(row.captured)
+        if row.is_invariant or row.op.name == "stablehlo.dynamic_slice":
+            sources = sources[:1]
         backward = tables.phase(row) != "forward" or any(after[s] for s in sources)
         forward.append(not backward)
         alone = bool(sources) and all(of_parameters[s] for s in sources)
