@@ -117,7 +117,9 @@ class _Lowering:
         )
         self.writer.block.add_op(made)
         for position, result in zip(control.carries, made.results, strict=True):
-            self.current[self.tables.rows[position].results[-1]] = result
+            value = self.tables.rows[position].results[-1]
+            settlement = self.plan.settlements.get(value)
+            self.current[value] = self.collectives(result, settlement.steps) if settlement is not None else result
 
     def region(self, control: Control, number: int) -> Region:
         """One region of a control, written into a block of its own; what was made outside stays usable, and no more."""
@@ -147,7 +149,11 @@ class _Lowering:
         row = self.tables.rows[position]
         layout = self.plan.rows[position].operands[slot] if row.kind == "carry" else ()
         self.bring(position, slot, row)
-        return self.operand(position, slot, row.operands[slot], value, layout)
+        found = self.operand(position, slot, row.operands[slot], value, layout)
+        for m in self.plan.rows[position].masks:
+            if m.slot == slot:
+                found = mask(self.writer, found, self.coordinate(m.axes), 0)
+        return found
 
     def local_type(self, value: SSAValue, layout: Layout) -> Attribute:
         return self.writer.typed(value.type, local_shape(layout, self.sizes)) if shape_of(value.type) else value.type

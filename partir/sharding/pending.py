@@ -23,15 +23,25 @@ Sums = dict[str, str]
 
 @dataclass(eq=False)
 class Passes:
-    """`keep[value]`: the axes over which that value stays pending into the op that reads it."""
+    """`keep[value]`: the axes over which that value stays pending into the op that reads it; `carries[row]`: those over which
+    a loop carries a sum unsettled, so that it is reduced once after the loop and not in every round."""
 
     keep: dict[int, frozenset[str]]
+    carries: dict[int, Sums]
 
 
 def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]]) -> Passes:
     """Decide for every value over which axes it stays pending. `axes_of_value[v]` are the axes v is cut over."""
     possible = _possible(assignment, axes_of_value)
-    return Passes(_worth(assignment, possible, axes_of_value))
+    keep = _worth(assignment, possible, axes_of_value)
+    carries: dict[int, Sums] = {}
+    for sum_ in assignment.structure.tables.accumulators.values():
+        made = assignment.structure.tables.rows[sum_.add].results[0]
+        kept = keep.get(sum_.addend, frozenset()) & keep.get(made, frozenset())
+        keep[made] = kept
+        if kept:
+            carries[sum_.carry] = dict.fromkeys(sorted(kept), "add")
+    return Passes(keep, carries)
 
 
 def own_sums(assignment: Assignment) -> dict[int, dict[str, str]]:
@@ -61,6 +71,13 @@ def _possible(assignment: Assignment, axes_of_value: Sequence[frozenset[str]]) -
     possible: dict[int, Sums] = {}
     for position, row in enumerate(tables.rows):
         sums = dict(own.get(position, {}))
+        carried = tables.accumulators.get(position)
+        if carried is not None and carried.addend in possible:
+            possible[carried.argument] = {
+                axis: kind
+                for axis, kind in possible[carried.addend].items()
+                if kind == "add" and assignment.winners[axis][carried.carry] < 0
+            }
         candidates = {
             axis: kind
             for view in row.operands
@@ -75,6 +92,8 @@ def _possible(assignment: Assignment, axes_of_value: Sequence[frozenset[str]]) -
         if sums:
             for result in row.results:
                 possible[result] = sums
+            if carried is not None:
+                possible[carried.result] = {a: k for a, k in sums.items() if a in possible.get(carried.argument, {})}
     return possible
 
 
@@ -112,11 +131,17 @@ def _worth(
     tables = assignment.structure.tables
     keep: dict[int, set[str]] = {}
     least: dict[tuple[int, str], float] = {}
+    sums = {tables.rows[a.add].results[0]: a for a in tables.accumulators.values()}
     for value in reversed(list(possible)):
         devices = assignment.mesh.size_of(*axes_of_value[value]) if axes_of_value[value] else 1
         for axis in possible[value]:
             here = tables.bytes_of[value] / devices
             least[value, axis] = here
+            carried = sums.get(value)
+            if carried is not None and axis in possible.get(carried.result, {}):
+                least[value, axis] = least[carried.result, axis] / carried.trips
+                keep.setdefault(value, set()).add(axis)
+                continue
             meeting = _meeting(assignment, value, axis, possible)
             if meeting is None:
                 continue

@@ -132,7 +132,8 @@ class _Planner:
 
     def run(self) -> Plan:
         claimed = self._claimed()
-        self.keep = pending.decide(self.assignment, self._tentative(claimed)).keep
+        passes = pending.decide(self.assignment, self._tentative(claimed))
+        self.keep, self.carried = passes.keep, passes.carries
         self.own = pending.own_sums(self.assignment)
         count = len(self.tables.values)
         self.axes: list[FactorAxes] = [()] * count
@@ -316,6 +317,8 @@ class _Planner:
         for position in control.carries:
             for slot in range(1 if is_loop or not control.regions else 0, len(rows[position].operands)):
                 self._read(position, slot)
+            if position in self.carried:
+                self._settle(rows[position].results[-1], dict(self.carried[position]))
 
     def _carry(self, position: int) -> None:
         """The layout all ends of a carried value share."""
@@ -326,7 +329,12 @@ class _Planner:
         else:
             own = self._factor_axes(position, self.claimed.get(position, {}))
         operands, results = self._slots(position, row, own if any(own) else ())
-        self.plan.rows[position] = RowPlan(own if any(own) else (), operands, results)
+        sums = self.carried.get(position, {})
+        neutral = row.operands[0] is None and is_zero(row.op.operands[row.index]) if sums else True
+        masks = () if neutral else (Mask(0, tuple(sums), "add"),)
+        self.plan.rows[position] = RowPlan(own if any(own) else (), operands, results, masks)
+        if sums:
+            self.sums[row.results[1]] = sums
         for i, result in enumerate(row.results):
             self.axes[result] = self._result_axes(shape, i, own if any(own) else (), result)
             self.layouts[result] = results[i]
@@ -337,7 +345,7 @@ class _Planner:
         view = row.operands[slot]
         if view is not None:
             wanted = self.plan.rows[position].operands[slot] if row.kind == "carry" else ()
-            self._use(position, slot, view, wanted, {}, row)
+            self._use(position, slot, view, wanted, self.carried.get(position, {}) if slot == 1 else {}, row)
 
     def _row(self, position: int, row: OpRow, claimed: dict[str, int] | None) -> RowPlan:
         shape = self.atoms.shapes[position]

@@ -45,7 +45,8 @@ class View:
 class OpRow:
     """One op that decides or follows. `operands[i]` is the view read by operand i, or None where that operand is free.
 
-    `captured` are values its regions read from outside; they are wanted whole.
+    `index` is its place in its block (for a carry row, which of the carried values it is); `captured` are values its regions
+    read from outside; they are wanted whole.
     """
 
     index: int
@@ -108,6 +109,18 @@ class Control:
     trips: int | None = None
 
 
+@dataclass(frozen=True)
+class Accumulator:
+    """A sum that a loop carries: in row `add` the body adds the value `addend` to its argument and hands the result back."""
+
+    carry: int
+    add: int
+    addend: int
+    argument: int
+    result: int
+    trips: int
+
+
 @dataclass(eq=False)
 class Tables:
     """Values are numbered arguments first, then results in program order; ops are numbered in program order."""
@@ -153,6 +166,26 @@ class Tables:
                 if isinstance(item, Control):
                     found.append(item)
                     stack.extend(item.regions)
+        return found
+
+    @cached_property
+    def accumulators(self) -> dict[int, Accumulator]:
+        """The sums that loops carry, by the row of their addition. Nothing else reads what is carried."""
+        found: dict[int, Accumulator] = {}
+        for control in self.controls:
+            for position in control.carries if len(control.regions) == 2 and control.op.name == "stablehlo.while" else ():
+                row = self.rows[position]
+                ignored, argument, result = row.results
+                back = row.operands[1]
+                reads = self.uses[argument]
+                if back is None or self.uses[ignored] or len(reads) != 1 or reads[0][0] < 0:
+                    continue
+                add, slot = reads[0]
+                adding = self.rows[add]
+                other = adding.operands[1 - slot] if adding.op.name == "stablehlo.add" and slot in (0, 1) else None
+                if other is None or adding.results != (back.source,) or self.uses[back.source] != [(position, 1)]:
+                    continue
+                found[add] = Accumulator(position, add, other.source, argument, result, control.trips or 8)
         return found
 
     @cached_property
@@ -328,16 +361,16 @@ class _Builder:
             return self.loop(op, outer)
         if op.name == "stablehlo.optimization_barrier":
             rows: list[int] = []
-            for operand, result in zip(op.operands, op.results, strict=True):
+            for k, (operand, result) in enumerate(zip(op.operands, op.results, strict=True)):
                 ends = (self.view_of(operand),), (self.value(result, outer),)
-                rows.append(self.carry(op, result, *ends, outer))
+                rows.append(self.carry(op, k, *ends, outer))
             return Control(op, tuple(rows), ())
         predicate = self.row(OpRow(0, op, "predicate", SCALAR, (self.view_of(op.operands[0]),), (), (), outer))
         regions = [self.region(op, k, outer, 1) for k in range(len(op.regions))]
         made: list[int] = []
         for k, result in enumerate(op.results):
             branches = tuple(self.view_of(region.returns[k]) for region in regions)
-            made.append(self.carry(op, result, branches, (self.value(result, outer),), outer))
+            made.append(self.carry(op, k, branches, (self.value(result, outer),), outer))
         return Control(op, tuple(made), tuple(regions), predicate)
 
     def loop(self, op: Operation, outer: int) -> Control:
@@ -352,7 +385,7 @@ class _Builder:
                 self.value(body.args[k], second.number),
                 self.value(op.results[k], outer),
             )
-            carries.append(self.carry(op, op.results[k], (self.view_of(operand), None), results, outer))
+            carries.append(self.carry(op, k, (self.view_of(operand), None), results, outer))
         first.arguments = tuple(self.index_of[a] for a in condition.args)
         second.arguments = tuple(self.index_of[a] for a in body.args)
         self.block(condition, first)
@@ -368,13 +401,13 @@ class _Builder:
     def carry(
         self,
         op: Operation,
-        value: SSAValue,
+        number: int,
         operands: tuple[View | None, ...],
         results: tuple[int, ...],
         region: int,
     ) -> int:
-        rule = same_rule(shape_of(value.type), len(operands), len(results))
-        return self.row(OpRow(0, op, "carry", rule, operands, results, (), region))
+        rule = same_rule(shape_of(op.results[number].type), len(operands), len(results))
+        return self.row(OpRow(number, op, "carry", rule, operands, results, (), region))
 
     def region(self, op: Operation, number: int, outer: int, trips: int) -> RegionItems:
         items = self.new_region(outer, trips)
