@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := .venv/.installed
 DEV := .venv/.installed-dev
+TPU := .venv-tpu/.installed
 
-.PHONY: help demo test lint format docs docs-check notebooks bench clean
+.PHONY: help demo test test-tpu lint format docs docs-check notebooks bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo | test | lint | format | docs | docs-check | notebooks | bench | clean"
+	@echo "make demo | test | test-tpu | lint | format | docs | docs-check | notebooks | bench | clean"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "partir needs Python 3.11 or later, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
@@ -29,6 +30,16 @@ demo: $(RUN)
 test: $(DEV)
 	@if find tests/filecheck -name '*.mlir' | grep -q .; then $(BIN)/lit --quiet tests/filecheck; fi
 	$(BIN)/python -m pytest -n 2
+
+# libtpu makes every plain jax.devices() look for a TPU: it lives in an environment of its own.
+$(TPU): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m venv .venv-tpu
+	.venv-tpu/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test,tpu]'
+	@touch $@
+
+# The real TPU compiler on what partir lowers; no TPU is needed.
+test-tpu: $(TPU)
+	.venv-tpu/bin/python -m pytest -m tpu
 
 lint: $(DEV)
 	$(BIN)/ruff format --check .

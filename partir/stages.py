@@ -11,12 +11,12 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from xdsl.dialects.builtin import ModuleOp
 
-from partir.dialect.sdy import MeshAttr, MeshOp
 from partir.dialect.text import to_generic
 from partir.errors import ProgramError, word
 from partir.frontend.trace import Trees
 from partir.lowering.materialise import materialise
-from partir.lowering.to_spmd import shardings, to_spmd
+from partir.lowering.shardy import to_shardy
+from partir.lowering.to_spmd import to_spmd
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, ScopeTree
 from partir.runtime.emit import Local, emit
@@ -302,10 +302,7 @@ class Partitioned:
 
     def shardy(self) -> str:
         """The global program as MLIR text with Shardy's shardings on arguments and results."""
-        main = self.program.main.clone()
-        main.properties["arg_attrs"] = shardings(self.plan.arguments)
-        main.properties["res_attrs"] = shardings(self.plan.outputs)
-        return to_generic(ModuleOp([MeshOp("mesh", MeshAttr.of(self.assignment.mesh)), main]))
+        return to_generic(to_shardy(self.plan))
 
     @cached_property
     def executable(self) -> Executable:

@@ -12,7 +12,7 @@ from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, TensorType, UnitAttr, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Region
 
 from partir.dialect.constants import dtype_of
 from partir.dialect.sdy import MeshAttr, MeshOp, MeshShape, TensorShardingAttr

@@ -152,10 +152,7 @@ def _outer_values(op: Operation) -> list[SSAValue]:
 
 def _changed(op: Operation, block: Block) -> dict[str, Attribute]:
     """The properties of an op that differ in its local stand-in, the last op of its kind in the block."""
-    local = block.last_op
-    while type(local) is not type(op):
-        assert local is not None
-        local = local.prev_op
+    local = next(inner for inner in reversed(block.ops) if type(inner) is type(op))
     if local.properties == op.properties:
         return {}
     return {name: attr for name, attr in op.properties.items() if local.properties.get(name) != attr}

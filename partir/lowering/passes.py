@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 
 from partir.dialect.core import LoopOp
 from partir.dialect.sdy import MeshOp
-from partir.errors import IRError, MeshError, TilingError, word
+from partir.errors import IRError, MeshError, NoEffectError, TilingError, word
 from partir.lowering import boundary
 from partir.lowering.materialise import materialise
 from partir.lowering.read_core import read_core
@@ -153,12 +153,26 @@ class UnrollPass(ModulePass):
 
 
 def _act(module: ModuleOp, action: Action) -> None:
-    """Add an action. Raises TilingError for a tile that does not divide, as for any dim a user names."""
+    """Add an action. Raises TilingError for a tile that does not divide, NoEffectError for what would leave no trace."""
     before = read_core(module)
     after = before.apply(action)
     new = [str(item) for item in after.claims.undivided if item not in before.claims.undivided]
     if new:
-        raise TilingError(word(f"cannot do {action}", why="; ".join(new), hint="another dim, another axis, or a size that divides"))
+        hint = "another dim, another axis, or a size that divides"
+        raise TilingError(word(f"cannot do {action}", why="; ".join(new), hint=hint))
+    if isinstance(action, Replicate):
+        argument = after.structure.addresses.find(action.value)
+        idle = argument < len(after.argument_axes) and any(action.axis in axes for axes in after.argument_axes[argument])
+    else:
+        idle = after.same_effect(before)
+    if idle:
+        raise NoEffectError(
+            word(
+                f"{action} changes nothing",
+                why="what it speaks of is decided already, or not yet",
+                hint="what holds a tile off (replicate) goes before it, what changes one (cut, prefer) after it",
+            )
+        )
     _replace(module, materialise(plan.make(after)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
@@ -143,7 +142,7 @@ class _Nest:
 
     def enter(self, loop: LoopOp) -> LoopOp | None:
         """Read the slices of a loop; the loop inside it, if that is all it has besides."""
-        depth_of = {around.index: depth for depth, around in enumerate(self.loops)}
+        depth_of: dict[SSAValue, int] = {around.index: depth for depth, around in enumerate(self.loops)}
         rest: list[Operation] = []
         for op in loop.body.block.ops:
             if isinstance(op, SliceOp):
@@ -165,11 +164,7 @@ class _Nest:
         """The op the loops stand around; the others in the innermost body make indices and masks for it."""
         innermost = self.loops[-1]
         last = innermost.body.block.last_op
-        ops = [
-            op
-            for op in innermost.body.block.ops
-            if not isinstance(op, SliceOp | CoordinateOp) and op is not last
-        ]
+        ops = [op for op in innermost.body.block.ops if not isinstance(op, SliceOp | CoordinateOp) and op is not last]
         if len(ops) == 1:
             self.check_yield(innermost, ops[0])
             return ops[0]
@@ -219,4 +214,3 @@ def where_of(op: Operation) -> str:
     origin = next((o for inner in op.walk() if (o := origin_of(inner)).scope.data or o.source.data), None)
     at = f" from {origin.scope.data or 'main'} ({origin.source.data})" if origin is not None else ""
     return f"{op.name} : {', '.join(map(str, op.result_types))}{at}"
-

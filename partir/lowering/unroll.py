@@ -71,7 +71,8 @@ class _Unroller:
         if isinstance(op, LoopOp):
             values.update(zip(op.results, self.loop(op), strict=True))
         elif isinstance(op, SliceOp):
-            size = op.x.type.get_shape()[op.tile.position] // op.result.type.get_shape()[op.tile.position]
+            dim = op.tile.position
+            size = shape_of(op.x.type)[dim] // shape_of(op.result.type)[dim]
             values[op.result] = self.slice(values[op.x], op.tile, size, self.turn[op.index])
         elif isinstance(op, CoordinateOp):
             values[op.result] = self.writer.number(self.turn[op.index], SCALAR_I32)
@@ -118,8 +119,7 @@ class _Unroller:
                     self.op(op)
             yielded.append([self.values[v] for v in loop.yielded])
         return [
-            self.together(list(parts), part)
-            for part, parts in zip(loop.results_as, zip(*yielded, strict=True), strict=True)
+            self.together(list(parts), part) for part, parts in zip(loop.results_as, zip(*yielded, strict=True), strict=True)
         ]
 
     def together(self, parts: Sequence[SSAValue], part: PartAttr) -> SSAValue:
@@ -135,31 +135,44 @@ class _Unroller:
 
     def slice(self, x: SSAValue, tile: TileAttr, size: int, turn: int) -> SSAValue:
         """Part number `turn` of `size` parts of `x`."""
-        shape = shape_of(x.type)
-        dim, outer = tile.position, tile.outer_size
-        inner = shape[dim] // (outer * size)
-        x = self.writer.reshape(x, (*shape[:dim], outer, size * inner, *shape[dim + 1 :]))
-        split = list(shape_of(x.type))
-        start, limit = [0] * len(split), list(split)
-        start[dim + 1], limit[dim + 1] = turn * inner, (turn + 1) * inner
-        split[dim + 1] = inner
+        whole, dim = self.split(x, tile)
+        shape = list(shape_of(whole.type))
+        inner = shape[dim] // size
+        start, limit = [0] * len(shape), list(shape)
+        start[dim], limit[dim] = turn * inner, (turn + 1) * inner
+        shape[dim] = inner
         properties: dict[str, Attribute] = {
             "start_indices": _array(start),
             "limit_indices": _array(limit),
-            "strides": _array([1] * len(split)),
+            "strides": _array([1] * len(shape)),
         }
-        part = self.writer.make("slice", [x], self.writer.typed(x.type, tuple(split)), properties)
-        return self.writer.reshape(part, (*shape[:dim], outer * inner, *shape[dim + 1 :]))
+        part = self.writer.make("slice", [whole], self.writer.typed(x.type, tuple(shape)), properties)
+        return self.merge(part, tile)
 
     def side_by_side(self, parts: Sequence[SSAValue], tile: TileAttr) -> SSAValue:
         """The inverse of all slices of one tile."""
-        shape = shape_of(parts[0].type)
+        split = [self.split(x, tile) for x in parts]
+        shape, dim = list(shape_of(split[0][0].type)), split[0][1]
+        shape[dim] *= len(parts)
+        joined = self.writer.typed(parts[0].type, tuple(shape))
+        x = self.writer.make("concatenate", [x for x, _ in split], joined, {"dimension": IntegerAttr(dim, i64)})
+        return self.merge(x, tile)
+
+    def split(self, x: SSAValue, tile: TileAttr) -> tuple[SSAValue, int]:
+        """A tiled dim as [outer, rest], and where the rest is; itself where there is nothing outer."""
         dim, outer = tile.position, tile.outer_size
-        inner = shape[dim] // outer
-        split = [self.writer.reshape(x, (*shape[:dim], outer, inner, *shape[dim + 1 :])) for x in parts]
-        joined = self.writer.typed(parts[0].type, (*shape[:dim], outer, inner * len(parts), *shape[dim + 1 :]))
-        x = self.writer.make("concatenate", split, joined, {"dimension": IntegerAttr(dim + 1, i64)})
-        return self.writer.reshape(x, (*shape[:dim], shape[dim] * len(parts), *shape[dim + 1 :]))
+        if outer == 1:
+            return x, dim
+        shape = shape_of(x.type)
+        return self.writer.reshape(x, (*shape[:dim], outer, shape[dim] // outer, *shape[dim + 1 :])), dim + 1
+
+    def merge(self, x: SSAValue, tile: TileAttr) -> SSAValue:
+        """The inverse of `split`."""
+        dim, outer = tile.position, tile.outer_size
+        if outer == 1:
+            return x
+        shape = shape_of(x.type)
+        return self.writer.reshape(x, (*shape[:dim], outer * shape[dim + 1], *shape[dim + 2 :]))
 
 
 def _array(values: Sequence[int]) -> Attribute:

@@ -524,6 +524,10 @@ class _Planner:
             argument = self.tables.program.signature.argument_of_result.get(result)
             view = self.tables.outputs[result]
             assert view is not None
+            fixed = dict(self.assignment.outputs).get(result)
+            if fixed is not None:
+                dims = [view.dims[d] for d, own in enumerate(fixed) if axis in own and view.dims[d] >= 0]
+                return self._flat(value, dims[0], 0) if dims and self.atoms.sizes_of[value][dims[0]] else None
             if argument is None:
                 return None
             axes = self.assignment.argument_axes[argument]

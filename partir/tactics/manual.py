@@ -61,16 +61,17 @@ class Manual:
                 dim = first_divisible(now, assignment.structure.addresses.find(name), axis)
                 if dim is None:
                     continue
+            class_ = now.class_of(assignment.structure.addresses.find(name), dim)
+            taken = class_ is not None and now.claims.order[axis][class_] != NEVER
+            if taken and assignment.claims.order[axis][class_] == NEVER:
+                continue  # an entry before it has just tiled the class they share
             problem = refusal(now, name, dim, axis, assignment)
             if problem is not None:
                 problems.append(problem)
                 continue
-            value = assignment.structure.addresses.find(name)
-            class_ = now.class_of(value, dim)
-            if class_ is not None and now.claims.order[axis][class_] == NEVER:
-                action = Tile(name, dim, axis)
-                actions.append(action)
-                now = now.apply(action)
+            action = Tile(name, dim, axis)
+            actions.append(action)
+            now = now.apply(action)
         if problems:
             raise TilingError(word_all(problems))
         return actions

@@ -13,3 +13,15 @@ func.func @main(%x: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"dat
   %3 = sdy.sharding_constraint %1 <@mesh, [{"data"}, {}]> : tensor<16x32xf32>
   func.return %2, %3 : tensor<32xf32>, tensor<16x32xf32>
 }
+
+// CHECK:      func.func public @main([[X:%[0-9]+]]: tensor<4x8xf32> {{.*}}, [[W:%[0-9]+]]: tensor<8x32xf32> {{.*}}) -> (tensor<32xf32> {{.*}}, tensor<4x32xf32> {{.*}})
+// CHECK-NEXT:   [[DOT:%[0-9]+]] = stablehlo.dot_general [[X]], [[W]]
+// CHECK-NEXT:   [[TANH:%[0-9]+]] = stablehlo.tanh [[DOT]]
+// CHECK:        [[PART:%[0-9]+]] = stablehlo.reduce([[TANH]]
+// CHECK-NEXT:   [[SUM:%[0-9]+]] = spmd.all_reduce add [[PART]] ["data"=4] : tensor<32xf32>
+// CHECK-NEXT:   func.return [[SUM]], [[TANH]]
+
+// MORE:       [[TANH:%[0-9]+]] = stablehlo.tanh {{.*}} : tensor<4x16xf32>
+// MORE:       [[SUM:%[0-9]+]] = spmd.all_reduce add {{.*}} ["data"=4] : tensor<16xf32>
+// MORE-NEXT:  [[WHOLE:%[0-9]+]] = spmd.all_gather [[TANH]] tile<1> ["model"=2] : tensor<4x16xf32> -> tensor<4x32xf32>
+// MORE-NEXT:  func.return [[SUM]], [[WHOLE]]
