@@ -77,6 +77,29 @@ def equal_concatenate(op: Operation) -> OpShardingRuleAttr | None:
     return OpShardingRuleAttr.of([dims] * len(op.operands), [result], [*shape, len(op.operands)])
 
 
+def picked_slice(op: Operation) -> OpShardingRuleAttr | None:
+    """A slice of one row at a running index: the row's owner has it, the others add nothing: `([i, k], [], [])->([j, k])`
+    with i summed. Other partial windows need their dim whole."""
+    window = _ints(op, "slice_sizes")
+    operand: list[list[int]] = []
+    result: list[list[int]] = []
+    sizes: list[int] = []
+    summed: list[int] = []
+    whole: list[int] = []
+    for size, taken in zip(_shape(op.operands[0].type), window, strict=True):
+        operand.append([len(sizes)])
+        if taken == size:
+            result.append([len(sizes)])
+            sizes.append(size)
+            continue
+        (summed if taken == 1 and not summed else whole).append(len(sizes))
+        result.append([len(sizes) + 1])
+        sizes += [size, taken]
+        whole.append(len(sizes) - 1)
+    scalars: list[list[list[int]]] = [[]] * (len(op.operands) - 1)
+    return OpShardingRuleAttr.of([operand, *scalars], [result], sizes, reduction=summed, need_replication=whole)
+
+
 def _blocks(op: Operation, operand: int, start: list[int | None], limit: tuple[int, ...]) -> OpShardingRuleAttr | None:
     shape = _shape(op.operands[operand].type)
     source: list[list[int]] = []
@@ -176,6 +199,7 @@ OVERRIDES: Mapping[str, Rule] = {
     "stablehlo.slice": aligned_slice,
     "stablehlo.pad": aligned_pad,
     "stablehlo.concatenate": equal_concatenate,
+    "stablehlo.dynamic_slice": picked_slice,
 }
 """By op name: rules that go before Shardy's where they apply."""
 

@@ -49,6 +49,11 @@ def localise(
         return [_gather(writer, op, operands, results[0], coordinate(axes))]
     if isinstance(op, ScatterOp) and (axes := _axes_of_rows(op, layouts)):
         operands = _scatter_indices(writer, op, operands, coordinate(axes))
+    if op.name in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"):
+        picked = _picked_dim(op, layouts[0])
+        if picked is not None:
+            index = coordinate(axes_of((layouts[0][picked],)))
+            return [_at_owner(writer, op, operands, results[0], picked, index)]
     if is_host_effect(op):
         return _on_one_device(writer, op, operands, coordinate)
     properties = _properties(op, operands)
@@ -209,6 +214,45 @@ def _scatter_indices(writer: Writer, op: ScatterOp, operands: Sequence[SSAValue]
     rows = shape_of(operands[0].type)[dim]
     own = _own_rows(writer, operands[count], rows, coordinate, clamp_to=None)
     return [*operands[:count], own, *operands[count + 1 :]]
+
+
+def _picked_dim(op: Operation, layout: Layout) -> int | None:
+    """The dim along which a running index picks one row, where that dim is cut."""
+    window = shape_of((op.results[0] if op.name == "stablehlo.dynamic_slice" else op.operands[1]).type)
+    whole = shape_of(op.operands[0].type)
+    return next((d for d, n in enumerate(window) if n < whole[d] and axes_of((layout[d],))), None)
+
+
+def _at_owner(
+    writer: Writer, op: Operation, operands: Sequence[SSAValue], result: Shape, dim: int, coordinate: SSAValue
+) -> SSAValue:
+    """One row of a cut dim at a running index: its owner reads or writes it.
+
+    before   %y = dynamic_slice %x, %i                  %y = dynamic_update_slice %x, %u, %i
+    after    %own = %i - coordinate * rows              %own = %i - coordinate * rows
+             %y = select(0 <= %own < rows,              %y = select(0 <= %own < rows,
+                  dynamic_slice %x, %own, 0)                 dynamic_update_slice %x, %u, %own, %x)
+             : pending add
+    """
+    reads = op.name == "stablehlo.dynamic_slice"
+    first = 1 if reads else 2
+    rows, all_rows = shape_of(operands[0].type)[dim], shape_of(op.operands[0].type)[dim]
+    own = _own_rows(writer, operands[first + dim], rows, coordinate, clamp_to=all_rows - 1)
+    zero, last = writer.number(0, own.type), writer.number(rows - 1, own.type)
+    mine = writer.binary(
+        "and", writer.compare(ComparisonDirection.GE, own, zero), writer.compare(ComparisonDirection.LE, own, last)
+    )
+    own = writer.binary("minimum", writer.binary("maximum", own, zero), last)
+    assert isinstance(own.type, TensorType)
+    scalars = [own if d == dim else writer.convert(v, own.type.element_type) for d, v in enumerate(operands[first:])]
+    made = type(op).create(
+        operands=[*operands[:first], *scalars],
+        result_types=[writer.typed(op.results[0].type, result)],
+        properties=_properties(op, operands),
+        attributes=attributes_of(op),
+    )
+    writer.block.add_op(made)
+    return writer.select(mine, made.results[0], writer.zeros(made.results[0].type) if reads else operands[0])
 
 
 def _on_one_device(

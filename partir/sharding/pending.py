@@ -10,7 +10,7 @@ and then `plan` walks forward once more and does it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from partir.sharding.assignment import Assignment
@@ -30,9 +30,10 @@ class Passes:
     carries: dict[int, Sums]
 
 
-def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]]) -> Passes:
-    """Decide for every value over which axes it stays pending. `axes_of_value[v]` are the axes v is cut over."""
-    possible = _possible(assignment, axes_of_value)
+def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own: Mapping[int, Sums]) -> Passes:
+    """Decide for every value over which axes it stays pending. `axes_of_value[v]` are the axes v is cut over, `own[row]` the
+    sums that a row's own cut reduction leaves pending."""
+    possible = _possible(assignment, axes_of_value, own)
     keep = _worth(assignment, possible, axes_of_value)
     carries: dict[int, Sums] = {}
     for sum_ in assignment.structure.tables.accumulators.values():
@@ -44,30 +45,11 @@ def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]]) -> P
     return Passes(keep, carries)
 
 
-def own_sums(assignment: Assignment) -> dict[int, dict[str, str]]:
-    """By row: the axes its own cut reduction leaves pending, with the kind. A host callback runs on one device: the others
-    have nothing, and the sum is what it returned."""
-    atoms, classes = assignment.structure.atoms, assignment.classes
-    found: dict[int, dict[str, str]] = {}
-    for axis in assignment.mesh.names:
-        winners = assignment.winners[axis]
-        hit = (winners >= 0) & classes.reduction[winners]
-        for row in hit.nonzero()[0].tolist():
-            kind = atoms.shapes[row].kind
-            assert kind is not None
-            found.setdefault(row, {})[axis] = kind
-    for position in assignment.structure.tables.host_effects:
-        row = assignment.structure.tables.rows[position]
-        if row.results:
-            kind = "or" if str(row.op.results[0].type).endswith("xi1>") else "add"
-            found[position] = dict.fromkeys(assignment.mesh.names, kind)
-    return found
-
-
-def _possible(assignment: Assignment, axes_of_value: Sequence[frozenset[str]]) -> dict[int, Sums]:
+def _possible(
+    assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own: Mapping[int, Sums]
+) -> dict[int, Sums]:
     """Values that are pending if everything that may pass is passed, in program order."""
     tables = assignment.structure.tables
-    own = own_sums(assignment)
     possible: dict[int, Sums] = {}
     for position, row in enumerate(tables.rows):
         sums = dict(own.get(position, {}))

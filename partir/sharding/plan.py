@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from partir.dialect.kinds import is_host_effect
 from partir.sharding import pending, reshard
 from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import OpShape
@@ -132,9 +133,8 @@ class _Planner:
 
     def run(self) -> Plan:
         claimed = self._claimed()
-        passes = pending.decide(self.assignment, self._tentative(claimed))
+        passes = pending.decide(self.assignment, *self._tentative(claimed))
         self.keep, self.carried = passes.keep, passes.carries
-        self.own = pending.own_sums(self.assignment)
         count = len(self.tables.values)
         self.axes: list[FactorAxes] = [()] * count
         self.sums: dict[int, Sums] = {}
@@ -195,11 +195,23 @@ class _Planner:
     def _rank(self, class_: int, axis: str) -> int:
         return int(self.assignment.claims.order[axis][class_])
 
-    def _tentative(self, claimed: dict[int, dict[str, int]]) -> list[frozenset[str]]:
-        """The axes each value is cut over if every op keeps its claims: what pending sums are decided on."""
+    def _own_sums(self, position: int, row: OpRow, own: FactorAxes) -> Sums:
+        """The axes that a row's own cut reduction leaves pending, with the kind. A host callback runs on one device: the
+        others have nothing, and the sum is what it returned."""
+        if is_host_effect(row.op):
+            kind = "or" if row.results and str(self.tables.values[row.results[0]].type).endswith("xi1>") else "add"
+            return dict.fromkeys(self.assignment.mesh.names, kind)
+        shape = self.atoms.shapes[position]
+        if shape.kind is None or not any(own):
+            return {}
+        return {axis: shape.kind for p, axes in enumerate(own) if shape.reduction[p] for axis in axes}
+
+    def _tentative(self, claimed: dict[int, dict[str, int]]) -> tuple[list[frozenset[str]], dict[int, Sums]]:
+        """If every op keeps its claims: the axes each value is cut over, and the sums each row leaves pending."""
         none: frozenset[str] = frozenset()
         axes: list[frozenset[str]] = [none] * len(self.tables.values)
         per_atom: list[FactorAxes] = [()] * len(self.tables.values)
+        found: dict[int, Sums] = {}
         for argument, own in enumerate(self.assignment.argument_axes):
             per_atom[argument] = own
             axes[argument] = frozenset(a for atom in own for a in atom)
@@ -212,12 +224,15 @@ class _Planner:
                 own = self._factor_axes(position, claimed[position])
             else:
                 own = ()
+            sums = self._own_sums(position, row, own)
+            if sums:
+                found[position] = sums
             if not any(own):
                 continue
             for i, result in enumerate(row.results):
                 per_atom[result] = self._result_axes(shape, i, own, result)
                 axes[result] = frozenset(a for atom in per_atom[result] for a in atom)
-        return axes
+        return axes, found
 
     def _followed(self, shape: OpShape, view: View, source: FactorAxes) -> FactorAxes:
         """Sub-factor axes of a follow op: those its operand's atoms actually have."""
@@ -366,9 +381,10 @@ class _Planner:
         for value in row.captured:
             view = View(value, tuple(range(len(self.tables.shapes[value]))))
             self._use(position, -1 - value, view, whole(self.tables.shapes[value]), {}, row)
-        sums = {a: k for a, k in self.own.get(position, {}).items() if a not in passed} | passed
+        summed = self._own_sums(position, row, own)
+        sums = {a: k for a, k in summed.items() if a not in passed} | passed
         if row.op.name == "stablehlo.scatter":
-            masks += self._scatter_masks(position, row, sums)
+            masks += self._scatter_masks(row, summed)
         for i, result in enumerate(row.results):
             self.axes[result] = self._result_axes(shape, i, own, result)
             self.layouts[result] = results[i]
@@ -408,10 +424,9 @@ class _Planner:
                 masks.setdefault((slot, kind), []).append(axis)
         return passed, [Mask(slot, tuple(axes), kind) for (slot, kind), axes in masks.items()]
 
-    def _scatter_masks(self, position: int, row: OpRow, sums: Sums) -> list[Mask]:
+    def _scatter_masks(self, row: OpRow, own: Sums) -> list[Mask]:
         """A scatter cut along its updates adds them to its operand on one device only."""
-        own = self.own.get(position, {})
-        axes = tuple(a for a in sums if a in own)
+        axes = tuple(own)
         kind = next(iter(own.values()), "add")
         if not axes or kind in ("max", "min", "and", "or"):
             return []

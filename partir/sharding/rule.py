@@ -35,7 +35,7 @@ REDUCTIONS = {
     "stablehlo.and": "and",
     "stablehlo.or": "or",
 }
-SUMMING = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.gather"})
+SUMMING = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.gather", "stablehlo.dynamic_slice"})
 SOURCES = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.iota", "stablehlo.constant"})
 
 Positions = tuple[tuple[int, ...], ...]
@@ -188,8 +188,16 @@ def _read(op: Operation, attr: OpShardingRuleAttr, kind: str | None) -> Rule:
     if op.name in ("stablehlo.gather", "stablehlo.scatter"):
         indexed, windows = _indexed(op, operands[0])
         closed |= windows
+    if op.name == "stablehlo.dynamic_slice":
+        indexed = set(reduction)
     if op.name == "stablehlo.dynamic_update_slice":
-        closed |= {f for a, b in zip(operands[0], operands[1], strict=True) if a != b for f in (*a, *b)}
+        placed = [d for d, (a, b) in enumerate(zip(operands[0], operands[1], strict=True)) if a != b]
+        factors = {f for d in placed for f in (*operands[0][d], *operands[1][d])}
+        if len(placed) == 1 and shape_of(op.operands[1].type)[placed[0]] == 1:
+            indexed = set(operands[0][placed[0]])
+            closed |= factors - indexed
+        else:
+            closed |= factors
     if op.name == "stablehlo.convolution":
         closed |= set(range(len(sizes))) if _is_grouped(op) else _windowed(op, operands, results)
     types = [*(v.type for v in op.operands), *(v.type for v in op.results)]

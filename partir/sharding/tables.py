@@ -22,7 +22,7 @@ from typing import Literal
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from partir.dialect.kinds import LAYOUT, is_host_effect, is_pointwise
+from partir.dialect.kinds import LAYOUT, is_pointwise
 from partir.program import Program, origin_of, type_bytes
 from partir.sharding.rule import Rule, rule_of, same_rule, shape_of
 
@@ -216,11 +216,6 @@ class Tables:
             if view is not None:
                 uses[view.source].append((-1 - result, 0))
         return uses
-
-    @cached_property
-    def host_effects(self) -> list[int]:
-        """The rows that call back to the host for an effect."""
-        return [position for position, row in enumerate(self.rows) if is_host_effect(row.op)]
 
     @cached_property
     def of_state_alone(self) -> list[bool]:
