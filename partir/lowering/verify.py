@@ -16,7 +16,7 @@ from partir.sharding.plan import COLLECTIVES
 
 
 def count_collectives(module: ModuleOp) -> dict[str, int]:
-    """How many collectives of each kind a device-local program has, loop bodies times their trip counts (slices do not count)."""
+    """How many collectives of each kind a device-local program has: loop bodies times their trip counts, slices not counted."""
     counts: Counter[str] = Counter()
     for op in module.walk():
         if isinstance(op, CollectiveOp) and not isinstance(op, AllSliceOp):

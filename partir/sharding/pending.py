@@ -45,9 +45,7 @@ def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own:
     return Passes(keep, carries)
 
 
-def _possible(
-    assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own: Mapping[int, Sums]
-) -> dict[int, Sums]:
+def _possible(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own: Mapping[int, Sums]) -> dict[int, Sums]:
     """Values that are pending if everything that may pass is passed, in program order."""
     tables = assignment.structure.tables
     possible: dict[int, Sums] = {}
@@ -143,7 +141,8 @@ REACH = 16
 def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, Sums]) -> tuple[list[int], int, int] | None:
     """The one op through which all that is computed from a pending value goes: (values kept pending, its result, sharers).
 
-    `sharers` counts the pending operands that meet there and are read nowhere else. None if some path leaves the linear part first.
+    `sharers` counts the pending operands that meet there and are read nowhere else. None if some path leaves the linear part
+    first.
     """
     tables = assignment.structure.tables
     through = [value]

@@ -6,24 +6,21 @@ rows of a program: who has each axis at the op, how its operands must lie, what 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from partir.dialect.kinds import is_host_effect
 from partir.sharding import pending, reshard
 from partir.sharding.assignment import Assignment
-from partir.sharding.atoms import OpShape
-from partir.sharding.layout import Axes, Layout, canonical_dim, expressible, local_shape, whole
+from partir.sharding.layout import Axes, Layout, expressible, whole
 from partir.sharding.linear import is_one, is_zero, passing
 from partir.sharding.pending import Sums
 from partir.sharding.reshard import Place, Step
+from partir.sharding.spread import FactorAxes, Spread
 from partir.sharding.tables import Control, OpRow, RegionItems, View
 
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute")
-FactorAxes = tuple[Axes, ...]
 
 
 @dataclass(frozen=True)
@@ -126,14 +123,11 @@ class _Planner:
         self.tables = assignment.structure.tables
         self.atoms = assignment.structure.atoms
         self.sizes = assignment.mesh.axes
-        self.by_axis = assignment.mesh.shape
-        self._slot_memo: dict[object, tuple[tuple[Layout, ...], tuple[Layout, ...]]] = {}
-        self._layout_memo: dict[object, Layout] = {}
-        self._source_memo: dict[object, Layout] = {}
+        self.spread = Spread(assignment)
 
     def run(self) -> Plan:
-        claimed = self._claimed()
-        passes = pending.decide(self.assignment, *self._tentative(claimed))
+        claimed = self.spread.claimed()
+        passes = pending.decide(self.assignment, *self.spread.tentative(claimed))
         self.keep, self.carried = passes.keep, passes.carries
         count = len(self.tables.values)
         self.axes: list[FactorAxes] = [()] * count
@@ -143,7 +137,7 @@ class _Planner:
         boundary: list[Layout] = []
         for argument, axes in enumerate(self.assignment.argument_axes):
             self.axes[argument] = axes
-            layouts[argument] = self._layout_of(argument)
+            layouts[argument] = self.spread.layout_of(argument, axes)
             boundary.append(expressible(layouts[argument]))
         nothing = RowPlan((), (), ())
         self.plan = Plan(
@@ -166,144 +160,6 @@ class _Planner:
         for result, view in enumerate(self.tables.outputs):
             self.plan.outputs.append(self._output(result, view))
         return self.plan
-
-    # ---- claims -------------------------------------------------------------------------------------------------------
-
-    def _claimed(self) -> dict[int, dict[str, int]]:
-        """By row, the sub-factor (of the row) that has each axis; rows where nothing is cut are left out."""
-        found: dict[int, dict[str, int]] = {}
-        starts = self.atoms.factor_start
-        for axis in self.assignment.mesh.names:
-            winners = self.assignment.winners[axis]
-            for row in (winners >= 0).nonzero()[0].tolist():
-                found.setdefault(row, {})[axis] = int(winners[row]) + self.atoms.atom_count - starts[row]
-        return found
-
-    def _factor_axes(self, position: int, taken: dict[str, int]) -> FactorAxes:
-        """Axes of each sub-factor, in order of claim."""
-        shape = self.atoms.shapes[position]
-        axes: list[list[str]] = [[] for _ in shape.sizes]
-        for axis, factor in taken.items():
-            axes[factor].append(axis)
-        base = self.atoms.factor_start[position] - self.atoms.atom_count
-        for factor, own in enumerate(axes):
-            if len(own) > 1:
-                class_ = int(self.assignment.classes.of_factor[base + factor])
-                own.sort(key=lambda axis: self._rank(class_, axis))
-        return tuple(map(tuple, axes))
-
-    def _rank(self, class_: int, axis: str) -> int:
-        return int(self.assignment.claims.order[axis][class_])
-
-    def _own_sums(self, position: int, row: OpRow, own: FactorAxes) -> Sums:
-        """The axes that a row's own cut reduction leaves pending, with the kind. A host callback runs on one device: the
-        others have nothing, and the sum is what it returned."""
-        if is_host_effect(row.op):
-            kind = "or" if row.results and str(self.tables.values[row.results[0]].type).endswith("xi1>") else "add"
-            return dict.fromkeys(self.assignment.mesh.names, kind)
-        shape = self.atoms.shapes[position]
-        if shape.kind is None or not any(own):
-            return {}
-        return {axis: shape.kind for p, axes in enumerate(own) if shape.reduction[p] for axis in axes}
-
-    def _tentative(self, claimed: dict[int, dict[str, int]]) -> tuple[list[frozenset[str]], dict[int, Sums]]:
-        """If every op keeps its claims: the axes each value is cut over, and the sums each row leaves pending."""
-        none: frozenset[str] = frozenset()
-        axes: list[frozenset[str]] = [none] * len(self.tables.values)
-        per_atom: list[FactorAxes] = [()] * len(self.tables.values)
-        found: dict[int, Sums] = {}
-        for argument, own in enumerate(self.assignment.argument_axes):
-            per_atom[argument] = own
-            axes[argument] = frozenset(a for atom in own for a in atom)
-        for position, row in enumerate(self.tables.rows):
-            shape = self.atoms.shapes[position]
-            view = row.followed
-            if view is not None:
-                own = self._followed(shape, view, per_atom[view.source])
-            elif position in claimed:
-                own = self._factor_axes(position, claimed[position])
-            else:
-                own = ()
-            sums = self._own_sums(position, row, own)
-            if sums:
-                found[position] = sums
-            if not any(own):
-                continue
-            for i, result in enumerate(row.results):
-                per_atom[result] = self._result_axes(shape, i, own, result)
-                axes[result] = frozenset(a for atom in per_atom[result] for a in atom)
-        return axes, found
-
-    def _followed(self, shape: OpShape, view: View, source: FactorAxes) -> FactorAxes:
-        """Sub-factor axes of a follow op: those its operand's atoms actually have."""
-        own: list[Axes] = [()] * len(shape.sizes)
-        if any(source):
-            for d, pieces in enumerate(shape.slots[0]):
-                if pieces is not None and view.dims[d] >= 0:
-                    for k, piece in enumerate(pieces):
-                        if not shape.closed[piece]:
-                            own[piece] = source[self._flat(view.source, view.dims[d], k)]
-        return tuple(own)
-
-    def _flat(self, value: int, dim: int, part: int) -> int:
-        return sum(len(sizes) for sizes in self.atoms.sizes_of[value][:dim]) + part
-
-    # ---- layouts ------------------------------------------------------------------------------------------------------
-
-    def _layout_of(self, value: int) -> Layout:
-        """The layout of a value from the axes of its atoms."""
-        axes = self.axes[value]
-        per_dim = self.atoms.sizes_of[value]
-        if not any(axes):
-            return whole(self.tables.shapes[value])
-        key = (per_dim, axes)
-        found = self._layout_memo.get(key)
-        if found is None:
-            k = 0
-            dims = []
-            for sizes in per_dim:
-                dims.append(canonical_dim(zip(sizes, axes[k : k + len(sizes)], strict=True), self.by_axis))
-                k += len(sizes)
-            found = self._layout_memo[key] = tuple(dims)
-        return found
-
-    def _slots(self, position: int, row: OpRow, own: FactorAxes) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """The layout of every operand as the op reads it, and of every result as it makes it."""
-        shape = self.atoms.shapes[position]
-        key = (id(shape), own)
-        found = self._slot_memo.get(key)
-        if found is None:
-            types = row.slot_shapes
-            layouts: list[Layout] = []
-            for slot, dims in zip(shape.slots, types, strict=True):
-                if not any(own):
-                    layouts.append(whole(dims))
-                    continue
-                layouts.append(
-                    tuple(
-                        ((size, ()),)
-                        if pieces is None
-                        else canonical_dim([(shape.sizes[p], own[p]) for p in pieces], self.by_axis)
-                        for pieces, size in zip(slot, dims, strict=True)
-                    )
-                )
-            n = shape.operand_count
-            found = self._slot_memo[key] = (tuple(layouts[:n]), tuple(layouts[n:]))
-        return found
-
-    def _source(self, view: View, slot: Layout) -> Layout:
-        """How a view's source must lie for the view to lie as `slot`."""
-        key = (view.dims, slot, self.tables.shapes[view.source])
-        found = self._source_memo.get(key)
-        if found is None:
-            dims: list[tuple[tuple[int, Axes], ...]] = [((size, ()),) for size in self.tables.shapes[view.source]]
-            for d, source in enumerate(view.dims):
-                if source >= 0:
-                    dims[source] = slot[d]
-            found = self._source_memo[key] = tuple(dims)
-        return found
-
-    # ---- the walk -----------------------------------------------------------------------------------------------------
 
     def _items(self, region: RegionItems) -> None:
         for item in region.items:
@@ -340,10 +196,10 @@ class _Planner:
         row, shape = self.tables.rows[position], self.atoms.shapes[position]
         follow = row.followed
         if follow is not None:
-            own = self._followed(shape, follow, self.axes[follow.source])
+            own = self.spread.followed(shape, follow, self.axes[follow.source])
         else:
-            own = self._factor_axes(position, self.claimed.get(position, {}))
-        operands, results = self._slots(position, row, own if any(own) else ())
+            own = self.spread.factor_axes(position, self.claimed.get(position, {}))
+        operands, results = self.spread.slots(position, row, own if any(own) else ())
         sums = self.carried.get(position, {})
         neutral = row.operands[0] is None and is_zero(row.op.operands[row.index]) if sums else True
         masks = () if neutral else (Mask(0, tuple(sums), "add"),)
@@ -351,7 +207,7 @@ class _Planner:
         if sums:
             self.sums[row.results[1]] = sums
         for i, result in enumerate(row.results):
-            self.axes[result] = self._result_axes(shape, i, own if any(own) else (), result)
+            self.axes[result] = self.spread.result_axes(shape, i, own if any(own) else (), result)
             self.layouts[result] = results[i]
 
     def _read(self, position: int, slot: int) -> None:
@@ -367,40 +223,30 @@ class _Planner:
         passed, masks = self._passed(position, row)
         follow = row.followed
         if follow is not None:
-            own = self._followed(shape, follow, self.axes[follow.source])
+            own = self.spread.followed(shape, follow, self.axes[follow.source])
         elif claimed is None:
             own = ()
         else:
-            own = self._factor_axes(position, {a: f for a, f in claimed.items() if a not in passed})
+            own = self.spread.factor_axes(position, {a: f for a, f in claimed.items() if a not in passed})
         if not any(own):
             own = ()
-        operands, results = self._slots(position, row, own)
+        operands, results = self.spread.slots(position, row, own)
         for slot, view in enumerate(row.operands):
             if view is not None:
                 self._use(position, slot, view, operands[slot], passed, row)
         for value in row.captured:
             view = View(value, tuple(range(len(self.tables.shapes[value]))))
             self._use(position, -1 - value, view, whole(self.tables.shapes[value]), {}, row)
-        summed = self._own_sums(position, row, own)
+        summed = self.spread.own_sums(position, row, own)
         sums = {a: k for a, k in summed.items() if a not in passed} | passed
         if row.op.name == "stablehlo.scatter":
             masks += self._scatter_masks(row, summed)
         for i, result in enumerate(row.results):
-            self.axes[result] = self._result_axes(shape, i, own, result)
+            self.axes[result] = self.spread.result_axes(shape, i, own, result)
             self.layouts[result] = results[i]
             if sums:
                 self._settle(result, dict(sums))
         return RowPlan(own, operands, results, tuple(masks))
-
-    def _result_axes(self, shape: OpShape, index: int, own: FactorAxes, value: int) -> FactorAxes:
-        """Axes of each atom of a result; a dim its rule cannot cut is whole, however many atoms it has."""
-        if not own:
-            return ()
-        flat: list[Axes] = []
-        for d, pieces in enumerate(shape.slots[shape.operand_count + index]):
-            count = len(self.atoms.sizes_of[value][d])
-            flat += [own[p] for p in pieces] if pieces is not None else [()] * count
-        return tuple(flat)
 
     def _passed(self, position: int, row: OpRow) -> tuple[Sums, list[Mask]]:
         """The pending axes a row lets through, and the whole operands that then count once."""
@@ -436,7 +282,7 @@ class _Planner:
     def _use(self, position: int, slot: int, view: View, wanted: Layout, passed: Sums, row: OpRow) -> None:
         source = view.source
         left = tuple(a for a in self.sums.get(source, {}) if a not in passed)
-        after = self._source(view, wanted)
+        after = self.spread.source(view, wanted)
         if after == self.layouts[source] and not left:
             return
         phase = self.tables.phase(row) if self.tables.of_state_alone[source] else ""
@@ -502,14 +348,14 @@ class _Planner:
         if rest:
             steps.append(Step("all_reduce", rest, reduction=due[rest[0]]))
         self.axes[value] = tuple(axes)
-        self.layouts[value] = self._layout_of(value)
+        self.layouts[value] = self.spread.layout_of(value, self.axes[value])
         self.plan.settlements[value] = Settlement(value, _merged(steps), before, self.layouts[value])
 
     def _fits(self, value: int, axes: Sequence[Axes], atom: int, axis: str) -> bool:
         sizes = [size for dim in self.atoms.sizes_of[value] for size in dim]
         devices = self.assignment.mesh.size_of(*axes[atom], axis)
         class_ = int(self.assignment.classes.of_node[self.atoms.start[value] + atom])
-        ranks = [self._rank(class_, a) for a in (*axes[atom], axis)]
+        ranks = [self.spread.rank(class_, a) for a in (*axes[atom], axis)]
         return sizes[atom] % devices == 0 and ranks == sorted(ranks)
 
     def _place(self, value: int, axes: Sequence[Axes], atom: int) -> Place:
@@ -542,16 +388,16 @@ class _Planner:
             fixed = dict(self.assignment.outputs).get(result)
             if fixed is not None:
                 dims = [view.dims[d] for d, own in enumerate(fixed) if axis in own and view.dims[d] >= 0]
-                return self._flat(value, dims[0], 0) if dims and self.atoms.sizes_of[value][dims[0]] else None
+                return self.spread.flat(value, dims[0], 0) if dims and self.atoms.sizes_of[value][dims[0]] else None
             if argument is None:
                 return None
             axes = self.assignment.argument_axes[argument]
             for dim, source in enumerate(view.dims):
-                first, count = self._flat(argument, dim, 0), len(self.atoms.sizes_of[argument][dim])
+                first, count = self.spread.flat(argument, dim, 0), len(self.atoms.sizes_of[argument][dim])
                 for part, own in enumerate(axes[first : first + count]):
                     same = source >= 0 and self.atoms.sizes_of[argument][dim] == self.atoms.sizes_of[value][source]
                     if axis in own and same:
-                        return self._flat(value, source, part)
+                        return self.spread.flat(value, source, part)
             return None
         if slot < 0:
             return None
@@ -571,7 +417,7 @@ class _Planner:
             return None
         for d, own in enumerate(shape.slots[slot]):
             if own is not None and view.dims[d] >= 0 and factor in own:
-                return self._flat(value, view.dims[d], own.index(factor))
+                return self.spread.flat(value, view.dims[d], own.index(factor))
         return None
 
     def _output(self, result: int, view: View | None) -> Layout:
@@ -589,16 +435,11 @@ class _Planner:
             source = self.layouts[view.source]
             wanted = expressible(tuple(source[d] if d >= 0 else ((leaf.shape[i], ()),) for i, d in enumerate(view.dims)))
         if view is not None:
-            after = self._source(view, wanted)
+            after = self.spread.source(view, wanted)
             left = tuple(self.sums.get(view.source, {}))
             if after != self.layouts[view.source] or left:
                 self.plan.uses[-1 - result, 0] = self._reshard(view.source, after, left, -1 - result, "", 0)
         return wanted
-
-    def local_bytes(self, value: int, layout: Layout) -> int:
-        """Bytes one device holds of a value in some layout."""
-        elements = math.prod(self.tables.shapes[value]) or 1
-        return self.tables.bytes_of[value] * math.prod(local_shape(layout, self.sizes)) // elements
 
 
 class _Cut(Sequence[frozenset[str]]):

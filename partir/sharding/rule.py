@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -144,7 +144,7 @@ def closed_rule(op: Operation) -> Rule:
     return Rule(tuple(sizes), operands, results, frozenset(), frozenset(range(len(sizes))), None)
 
 
-@lru_cache(maxsize=None)
+@cache
 def same_rule(shape: tuple[int, ...], operands: int, results: int) -> Rule:
     """The rule of values that are one: every dim of all of them is the same index."""
     dims = tuple((d,) for d in range(len(shape)))

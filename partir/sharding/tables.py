@@ -28,9 +28,7 @@ from partir.sharding.rule import Rule, rule_of, same_rule, shape_of
 
 Kind = Literal["free", "view", "follow", "claim", "carry", "predicate"]
 
-FOLLOW = frozenset(
-    {"stablehlo.convert", "stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice", "partir.tag"}
-)
+FOLLOW = frozenset({"stablehlo.convert", "stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice", "partir.tag"})
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,11 @@ class OpRow:
     def followed(self) -> View | None:
         """What this row lies as, where it claims nothing: the operand of a follow op, the value that a loop carries through
         without changing it, the value that passes a barrier. None for all others."""
-        if self.kind == "follow" or self.is_invariant or (self.kind == "carry" and len(self.results) == len(self.operands) == 1):
+        if (
+            self.kind == "follow"
+            or self.is_invariant
+            or (self.kind == "carry" and len(self.results) == len(self.operands) == 1)
+        ):
             return self.operands[0]
         return None
 
@@ -196,7 +198,9 @@ class Tables:
             if row.op.name in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"):
                 view = row.operands[0]
                 if view is not None:
-                    window = shape_of((row.op.results if row.op.name.endswith("dynamic_slice") else row.op.operands[1:2])[0].type)
+                    window = shape_of(
+                        (row.op.results if row.op.name.endswith("dynamic_slice") else row.op.operands[1:2])[0].type
+                    )
                     for dim, (source, size) in enumerate(zip(view.dims, window, strict=True)):
                         if source >= 0 and size < shape_of(row.op.operands[0].type)[dim]:
                             found.add((view.source, source))
@@ -384,9 +388,7 @@ class _Builder:
         first.arguments = tuple(self.index_of[a] for a in condition.args)
         second.arguments = tuple(self.index_of[a] for a in body.args)
         self.block(condition, first)
-        predicate = self.row(
-            OpRow(0, op, "predicate", SCALAR, (self.view_of(first.returns[0]),), (), (), first.number)
-        )
+        predicate = self.row(OpRow(0, op, "predicate", SCALAR, (self.view_of(first.returns[0]),), (), (), first.number))
         self.block(body, second)
         for position, value in zip(carries, second.returns, strict=True):
             row = self.rows[position]
@@ -417,9 +419,7 @@ class _Builder:
 
 
 RETURNS = frozenset({"func.return", "stablehlo.return"})
-CONTROL = frozenset(
-    {"stablehlo.while", "stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier", "partir.barrier"}
-)
+CONTROL = frozenset({"stablehlo.while", "stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier", "partir.barrier"})
 SCALAR = Rule((), ((),), (), frozenset(), frozenset(), None)
 """The rule of a row that reads one scalar."""
 
