@@ -173,6 +173,12 @@ class Assignment:
         return int(self.classes.of_node[found[0]]) if found else None
 
     @cached_property
+    def scanned(self) -> frozenset[int]:
+        """Classes that the program walks along, one slice at a time (layers of a scanned stack, time): tactics leave them."""
+        found = (self.class_of(value, dim) for value, dim in self.structure.tables.scanned)
+        return frozenset(class_ for class_ in found if class_ is not None)
+
+    @cached_property
     def claims(self) -> Claims:
         classes, find = self.classes, self.structure.addresses.find
         order = {axis: np.full(classes.count + 1, NEVER, dtype=np.int64) for axis in self.mesh.names}

@@ -195,15 +195,11 @@ class Tables:
         """(value, dim) pairs that the program walks along, one slice at a time: no tactic cuts those."""
         found: set[tuple[int, int]] = set()
         for row in self.rows:
-            if row.op.name in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"):
-                view = row.operands[0]
-                if view is not None:
-                    window = shape_of(
-                        (row.op.results if row.op.name.endswith("dynamic_slice") else row.op.operands[1:2])[0].type
-                    )
-                    for dim, (source, size) in enumerate(zip(view.dims, window, strict=True)):
-                        if source >= 0 and size < shape_of(row.op.operands[0].type)[dim]:
-                            found.add((view.source, source))
+            if row.op.name not in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice") or row.operands[0] is None:
+                continue
+            part = row.op.results[0] if row.op.name == "stablehlo.dynamic_slice" else row.op.operands[1]
+            sizes = zip(row.operands[0].dims, shape_of(part.type), shape_of(row.op.operands[0].type), strict=True)
+            found |= {(row.operands[0].source, dim) for dim, window, whole in sizes if dim >= 0 and window < whole}
         return frozenset(found)
 
     @cached_property

@@ -173,7 +173,7 @@ def first_divisible(assignment: Assignment, value: int, axis: str) -> int | None
         return None
     for dim in range(len(assignment.structure.tables.shapes[value])):
         class_ = assignment.class_of(value, dim)
-        if class_ is None or assignment.claims.order[axis][class_] != NEVER:
+        if class_ is None or class_ in assignment.scanned or assignment.claims.order[axis][class_] != NEVER:
             continue
         devices = assignment.mesh.size_of(axis, *assignment.axes_of_class(class_))
         if assignment.classes.size[class_] % devices == 0:

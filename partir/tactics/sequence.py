@@ -34,7 +34,7 @@ class SequenceParallel:
         for i, leaf in enumerate(signature.arguments):
             for dim in range(1, len(leaf.shape)) if leaf.role == "input" else ():
                 class_ = assignment.class_of(i, dim)
-                if class_ is None or class_ in contracted or class_ in batch:
+                if class_ is None or class_ in contracted or class_ in batch or class_ in assignment.scanned:
                     continue
                 if assignment.claims.order[self.axis][class_] == NEVER:
                     found[class_] = len(classes.atoms_by_class[class_])

@@ -71,7 +71,7 @@ class ZeRO:
                 continue
             for dim in range(len(tables.shapes[parameter])):
                 class_ = assignment.class_of(parameter, dim)
-                if class_ is None or assignment.claims.order[self.axis][class_] != NEVER:
+                if class_ is None or class_ in assignment.scanned or assignment.claims.order[self.axis][class_] != NEVER:
                     continue
                 devices = assignment.mesh.size_of(self.axis, *assignment.axes_of_class(class_))
                 if assignment.classes.size[class_] % devices == 0:
