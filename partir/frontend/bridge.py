@@ -17,17 +17,20 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, UnregisteredOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
+from partir.dialect.constants import dense
 from partir.dialect.core import OriginAttr, TagOp
-from partir.dialect.sdy import OpShardingRuleAttr, ShardingConstraintOp, TensorShardingAttr
+from partir.dialect.sdy import MeshAttr, OpShardingRuleAttr, ShardingConstraintOp, TensorShardingAttr
 from partir.dialect.text import context, parse_attribute
-from partir.errors import ProgramError, word
 from partir.frontend.marks import CONSTRAIN, TAG
 from partir.frontend.normalise import scalars_first
 from partir.frontend.rules import rule_for
 from partir.frontend.scopes import Origins
+from partir.mesh import Mesh
 
 LARGE = 1024
 """Literals of more elements than this, not all equal, become arguments."""
+
+_GROUP_AXES = re.compile(r"^#stablehlo.replica_group_mesh_axes<mesh = @(\w+), axes = \[(.*)\]>$")
 
 PASSES = "builtin.module(canonicalize,cse,func.func(sdy-populate-op-sharding-rules))"
 PLACEMENTS = frozenset({"sdy.sharding", "mhlo.sharding"})
@@ -56,8 +59,13 @@ def bridge(module: Any) -> Bridged:
 class _Bridge:
     def __init__(self, module: Any) -> None:
         self.functions: dict[str, Any] = {}
+        self.meshes: dict[str, Mesh] = {}
         for op in module.regions[0].blocks[0].operations:
             op = op.operation
+            if op.name == "sdy.mesh":
+                attr = parse_attribute(str(op.attributes["mesh"]))
+                assert isinstance(attr, MeshAttr)
+                self.meshes[ir.StringAttr(op.attributes["sym_name"]).value] = attr.mesh
             if op.name == "func.func":
                 self.functions[ir.StringAttr(op.attributes["sym_name"]).value] = op
         self.origins = Origins()
@@ -85,7 +93,9 @@ class _Bridge:
         for op in body.operations:
             op = op.operation
             name = op.name
-            if name == "func.return":
+            if name in ("func.return", "sdy.return"):
+                if name == "sdy.return":
+                    into.add_op(self.op(op, name, values, prefix))
                 return [values[v] for v in op.operands]
             if name == "func.call":
                 self.call(op, values, into, prefix)
@@ -110,15 +120,6 @@ class _Bridge:
         values.update(zip(op.results, returned, strict=True))
 
     def op(self, op: Any, name: str, values: dict[Any, SSAValue], prefix: str) -> Operation:
-        if name == "sdy.manual_computation":
-            raise ProgramError(
-                word(
-                    "cannot partition a function with a shard_map inside",
-                    where=self.origins.of(op.location, prefix).source.data,
-                    why="its body is a device-local program of its own already",
-                    hint="partition the function without it, or call the shard_map outside",
-                )
-            )
         class_, names = self.class_of(name)
         properties: dict[str, Attribute] = {}
         attributes: dict[str, Attribute] = {}
@@ -127,7 +128,7 @@ class _Bridge:
                 continue
             found = self.attributes.get(attr)
             if found is None:
-                found = self.attributes[attr] = parse_attribute(str(attr))
+                found = self.attributes[attr] = self.groups(str(attr)) or parse_attribute(str(attr))
             (properties if key in names else attributes)[key] = found
         operands = [values[v] for v in op.operands]
         results = [self.type(r.type) for r in op.results]
@@ -142,6 +143,14 @@ class _Bridge:
             new.attributes[RULE] = rule
         new.attributes[ORIGIN] = self.origins.of(op.location, prefix)
         return new
+
+    def groups(self, text: str) -> Attribute | None:
+        """Replica groups that newer JAX says as axes of a mesh, spelled out; None for every other attribute."""
+        found = _GROUP_AXES.match(text)
+        if found is None:
+            return None
+        mesh = self.meshes[found.group(1)]
+        return dense(np.array(mesh.replica_groups(re.findall(r'name = "([^"]*)"', found.group(2))), dtype=np.int64))
 
     def region(self, region: Any, values: dict[Any, SSAValue], prefix: str) -> Region:
         blocks: list[Block] = []

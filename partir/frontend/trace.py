@@ -124,7 +124,8 @@ def _lower(
             raise
         except Exception as error:
             errors.append(error)
-    raise ProgramError(_refused(fun, errors[0])) from errors[0]
+    shown = errors[-1] if "context mesh" in str(errors[0]) else errors[0]
+    raise ProgramError(_refused(fun, shown)) from shown
 
 
 def _axes_of(mesh: Mesh | None) -> Any:

@@ -14,7 +14,7 @@ from xdsl_jax.dialects.stablehlo.attributes import ComparisonDirection
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
 from partir.dialect.kinds import is_host_effect
-from partir.dialect.sdy import OpShardingRuleAttr
+from partir.dialect.sdy import ManualComputationOp, OpShardingRuleAttr, ReturnOp
 from partir.dialect.stablehlo import OPS
 from partir.lowering.writer import Writer
 from partir.sharding.layout import Axes, Layout, axes_of
@@ -54,6 +54,8 @@ def localise(
         if picked is not None:
             index = coordinate(axes_of((layouts[0][picked],)))
             return [_at_owner(writer, op, operands, results[0], picked, index)]
+    if isinstance(op, ManualComputationOp):
+        return _inlined(writer, op, operands)
     if is_host_effect(op):
         return _on_one_device(writer, op, operands, coordinate)
     properties = _properties(op, operands)
@@ -255,9 +257,21 @@ def _at_owner(
     return writer.select(mine, made.results[0], writer.zeros(made.results[0].type) if reads else operands[0])
 
 
-def _on_one_device(
-    writer: Writer, op: Operation, operands: Sequence[SSAValue], coordinate: Coordinate
-) -> list[SSAValue]:
+def _inlined(writer: Writer, op: ManualComputationOp, operands: Sequence[SSAValue]) -> list[SSAValue]:
+    """The body of a user's shard_map is a device-local program already: its ops stand here as they are."""
+    body = op.body.blocks[0]
+    local = dict(zip(body.args, operands, strict=True))
+    values: dict[SSAValue, SSAValue] = dict(local)
+    for inner in body.ops:
+        if isinstance(inner, ReturnOp):
+            return [values[v] for v in inner.operands]
+        copy = inner.clone(values)
+        copy.attributes.pop(OpShardingRuleAttr.KEY, None)
+        writer.block.add_op(copy)
+    raise AssertionError("a shard_map body ends with sdy.return")
+
+
+def _on_one_device(writer: Writer, op: Operation, operands: Sequence[SSAValue], coordinate: Coordinate) -> list[SSAValue]:
     """A host callback with an effect: on the first device only; the others have zeros, and the sum is what it returned.
 
     before   %r = custom_call @callback(%x)
@@ -269,9 +283,7 @@ def _on_one_device(
     idle, active = Writer(Block()), Writer(Block())
     nothing = [idle.zeros(type_) for type_ in types]
     idle.block.add_op(OPS["stablehlo.return"].create(operands=nothing))
-    call = type(op).create(
-        operands=operands, result_types=types, properties=dict(op.properties), attributes=attributes_of(op)
-    )
+    call = type(op).create(operands=operands, result_types=types, properties=dict(op.properties), attributes=attributes_of(op))
     active.block.add_op(call)
     active.block.add_op(OPS["stablehlo.return"].create(operands=list(call.results)))
     case = OPS["stablehlo.case"].create(

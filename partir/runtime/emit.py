@@ -153,6 +153,8 @@ class _Emitter:
         for name, attr in op.attributes.items():
             if name != OpShardingRuleAttr.KEY and not name.startswith("partir."):
                 found[name] = self.attribute(attr)
+        if "channel_handle" in found:
+            found["channel_handle"] = self.handle()
         return found
 
     def attribute(self, attr: Attribute) -> Any:

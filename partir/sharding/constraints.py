@@ -6,12 +6,18 @@ does); at the constraint itself the layout is exactly what was written. What can
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partir.dialect.sdy import ShardingConstraintOp, TensorShardingAttr
+from xdsl.ir import SSAValue
+
+from partir.dialect.sdy import ManualComputationOp, ShardingConstraintOp, TensorShardingAttr
+from partir.errors import ProgramError, word
 from partir.mesh import Mesh
 from partir.sharding.actions import Action, Addresses, Tile
 from partir.sharding.atoms import Atoms
+from partir.sharding.layout import Layout
+from partir.sharding.rule import shape_of
 from partir.sharding.tables import OpRow, Tables
 
 
@@ -82,3 +88,25 @@ def _place(
         extents[0] //= devices
         own[axis] = pieces[0]
         actions[Tile(name, dim, axis)] = None
+
+
+def manual_layouts(op: ManualComputationOp, mesh: Mesh) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+    """How the operands of a user's `shard_map` must lie, and its results do. Raises ProgramError for another mesh's axes."""
+
+    def layouts(shardings: Sequence[TensorShardingAttr], values: Sequence[SSAValue]) -> tuple[Layout, ...]:
+        found: list[Layout] = []
+        for sharding, value in zip(shardings, values, strict=True):
+            dims = dim_axes(sharding)
+            for axis in (axis for axes in dims for axis in axes):
+                if axis not in mesh.names:
+                    raise ProgramError(
+                        word(
+                            f'a shard_map in the function is over mesh axis "{axis}"',
+                            why=f"the mesh to partition over is {mesh!r}",
+                            hint="partition over the mesh of the shard_map",
+                        )
+                    )
+            found.append(tuple(((size, axes),) for size, axes in zip(shape_of(value.type), dims, strict=True)))
+        return tuple(found)
+
+    return layouts(op.in_shardings.shardings, op.operands), layouts(op.out_shardings.shardings, op.results)

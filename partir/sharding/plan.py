@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from partir.dialect.sdy import ManualComputationOp
 from partir.sharding import pending, reshard
 from partir.sharding.assignment import Assignment
+from partir.sharding.constraints import manual_layouts
 from partir.sharding.layout import Axes, Layout, expressible, whole
 from partir.sharding.linear import is_one, is_zero, passing
 from partir.sharding.pending import Sums
@@ -231,6 +233,8 @@ class _Planner:
         if not any(own):
             own = ()
         operands, results = self.spread.slots(position, row, own)
+        if isinstance(row.op, ManualComputationOp):
+            operands, results = manual_layouts(row.op, self.assignment.mesh)
         for slot, view in enumerate(row.operands):
             if view is not None:
                 self._use(position, slot, view, operands[slot], passed, row)
@@ -244,9 +248,19 @@ class _Planner:
         for i, result in enumerate(row.results):
             self.axes[result] = self.spread.result_axes(shape, i, own, result)
             self.layouts[result] = results[i]
+            if isinstance(row.op, ManualComputationOp):
+                self.axes[result] = self._outermost(result, results[i])
             if sums:
                 self._settle(result, dict(sums))
         return RowPlan(own, operands, results, tuple(masks))
+
+    def _outermost(self, value: int, layout: Layout) -> FactorAxes:
+        """Axes of each atom of a value that lies as a PartitionSpec says: on the outermost atom of each dim."""
+        flat: list[Axes] = []
+        for sizes, segments in zip(self.atoms.sizes_of[value], layout, strict=True):
+            axes = tuple(axis for _, own in segments for axis in own)
+            flat += [axes, *[()] * (len(sizes) - 1)] if sizes else []
+        return tuple(flat)
 
     def _passed(self, position: int, row: OpRow) -> tuple[Sums, list[Mask]]:
         """The pending axes a row lets through, and the whole operands that then count once."""
