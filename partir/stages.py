@@ -29,7 +29,7 @@ from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.tactics import Decisions, Replay, Stage, Tactic, run
-from partir.tactics.pins import pinned_arguments, pinned_results
+from partir.tactics.pins import pins_of
 from partir.viz import report as report_
 from partir.viz.table import Table
 
@@ -145,13 +145,11 @@ class Traced:
     def _start(self, mesh: Any, *, fixed: bool) -> Assignment:
         """The assignment before any tactic: what the user's code and in/out_shardings already say."""
         start = Assignment(self.structure, Mesh.of(mesh))
-        in_shardings, out_shardings = self._shardings
-        outputs = pinned_results(start, out_shardings)
-        start = Assignment(start.structure, start.mesh, (), outputs)
+        pins = pins_of(start, *self._shardings)
+        start = Assignment(start.structure, start.mesh, (), pins.outputs)
         if not fixed:
             return start
-        start = start.apply(*pinned_arguments(start, in_shardings))
-        return start.apply(*self.structure.wishes(start.mesh).actions)
+        return start.apply(*pins.actions, *self.structure.wishes(start.mesh).actions)
 
     def __repr__(self) -> str:
         return (

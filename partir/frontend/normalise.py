@@ -42,9 +42,7 @@ def scalars_first(op: Operation) -> list[Operation]:
     scalar = TensorType(result.element_type, ())
     attributes: dict[str, Attribute] = dict(op.attributes)
     attributes[RULE] = OpShardingRuleAttr.of([[]] * len(operands), [[]], [])
-    small = type(op).create(
-        operands=operands, result_types=[scalar], properties=dict(op.properties), attributes=attributes
-    )
+    small = type(op).create(operands=operands, result_types=[scalar], properties=dict(op.properties), attributes=attributes)
     shape = result.get_shape()
     spread = OPS["stablehlo.broadcast_in_dim"].create(
         operands=[small.results[0]],

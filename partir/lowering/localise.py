@@ -211,9 +211,7 @@ def _scatter_indices(writer: Writer, op: ScatterOp, operands: Sequence[SSAValue]
     return [*operands[:count], own, *operands[count + 1 :]]
 
 
-def _on_one_device(
-    writer: Writer, op: Operation, operands: Sequence[SSAValue], coordinate: Coordinate
-) -> list[SSAValue]:
+def _on_one_device(writer: Writer, op: Operation, operands: Sequence[SSAValue], coordinate: Coordinate) -> list[SSAValue]:
     """A host callback with an effect: on the first device only; the others have zeros, and the sum is what it returned.
 
     before   %r = custom_call @callback(%x)
@@ -225,9 +223,7 @@ def _on_one_device(
     idle, active = Writer(Block()), Writer(Block())
     nothing = [idle.zeros(type_) for type_ in types]
     idle.block.add_op(OPS["stablehlo.return"].create(operands=nothing))
-    call = type(op).create(
-        operands=operands, result_types=types, properties=dict(op.properties), attributes=attributes_of(op)
-    )
+    call = type(op).create(operands=operands, result_types=types, properties=dict(op.properties), attributes=attributes_of(op))
     active.block.add_op(call)
     active.block.add_op(OPS["stablehlo.return"].create(operands=list(call.results)))
     case = OPS["stablehlo.case"].create(

@@ -130,7 +130,7 @@ def concrete_mesh(mesh: Any) -> jax.sharding.Mesh:
             word(
                 f"the mesh {sizes} needs {logical.size} devices",
                 why=f"there are {len(devices)} {devices[0].platform} devices",
-                hint="plan, report and verify need none; to run on virtual devices set "
+                hint="planning and reports need none; to run on virtual devices set "
                 f"XLA_FLAGS=--xla_force_host_platform_device_count={logical.size} before jax starts",
             )
         )
