@@ -20,7 +20,7 @@ from partir.lowering.to_spmd import to_spmd
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, ScopeTree
 from partir.runtime.emit import Local, emit
-from partir.runtime.execute import Executable, concrete_mesh
+from partir.runtime.execute import Executable, check_arguments, concrete_mesh
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment, Structure
@@ -319,7 +319,13 @@ class Partitioned:
         return self.executable.lower()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step (static arguments left out); arguments are placed where they belong."""
+        """Run one step (static arguments left out); arguments are placed where they belong. Raises ProgramError for arguments
+        of another structure, shape or dtype than were traced."""
+        check_arguments(self.program, args, kwargs)
+        return self.run(args, kwargs)
+
+    def run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run one step on arguments that are known to fit."""
         return self.executable(args, kwargs)
 
     def __repr__(self) -> str:

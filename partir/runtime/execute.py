@@ -20,7 +20,7 @@ from jax.extend.mlir.dialects import func as func_dialect
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from partir.errors import MeshError, TransformError, word
+from partir.errors import MeshError, ProgramError, TransformError, word
 from partir.frontend.trace import Host, Trees
 from partir.mesh import Mesh
 from partir.program import Program
@@ -245,6 +245,32 @@ class Executable:
         ]
         args, kwargs = jax.tree.unflatten(self.trees.arguments, shapes)
         return self.jitted.lower(*args, **kwargs)
+
+
+def check_arguments(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise ProgramError, naming every argument that differs, unless these are of the structure, shapes and dtypes traced."""
+    leaves = program.signature.arguments[: program.trees.arguments.num_leaves]
+    given, tree = jax.tree.flatten((tuple(args), kwargs))
+    problems: list[str] = []
+    if tree != program.trees.arguments:
+        problems.append(f"the arguments have the structure {tree}, {program.trees.arguments} was traced")
+    else:
+        for leaf, value in zip(leaves, given, strict=True):
+            try:
+                aval = jax.typeof(value)
+            except TypeError:
+                problems.append(f"{leaf.name} is {type(value).__name__}, not an array")
+                continue
+            if tuple(aval.shape) != leaf.shape or str(aval.dtype) != leaf.dtype:
+                problems.append(f"{leaf.name} is {aval.dtype}{list(aval.shape)}, {leaf.dtype}{list(leaf.shape)} was traced")
+    if problems:
+        raise ProgramError(
+            word(
+                f"{program.name} was partitioned for other arguments",
+                why="; ".join(problems),
+                hint="partir.jit(f, ...) itself takes any shapes: it plans for new ones",
+            )
+        )
 
 
 def _lies(x: jax.Array, sharding: NamedSharding) -> bool:

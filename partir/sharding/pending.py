@@ -136,7 +136,8 @@ REACH = 16
 def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, Sums]) -> tuple[list[int], int, int] | None:
     """The one op through which all that is computed from a pending value goes: (values kept pending, its result, sharers).
 
-    `sharers` counts the pending operands that meet there and are read nowhere else. None if some path leaves the linear part first.
+    `sharers` counts the pending operands that meet there and are read nowhere else. None if some path leaves the linear part
+    first.
     """
     tables = assignment.structure.tables
     through = [value]

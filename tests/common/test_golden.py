@@ -28,17 +28,28 @@ def traced(model: str) -> partir.Traced:
 
 
 def specs_by_path(part: partir.Partitioned) -> list[tuple[str, str, str]]:
-    """(path, shape, spec) of every argument, then of the results that are not handed on."""
+    """(path, shape, spec) of every argument, then of the results that are not handed on.
+
+    Moments that lie like their parameter are one line together.
+    """
     signature = part.program.signature
-    leaves = [
-        *zip(signature.arguments, _specs(part.in_specs), strict=True),
-        *(
-            (leaf, spec)
-            for i, (leaf, spec) in enumerate(zip(signature.results, _specs(part.out_specs), strict=True))
-            if i not in signature.argument_of_result
-        ),
-    ]
-    return [(leaf.name, "x".join(map(str, leaf.shape)) or "scalar", _text(spec)) for leaf, spec in leaves]
+    arguments = list(zip(signature.arguments, _specs(part.in_specs), strict=True))
+    parameters = {leaf.path[1:]: spec for leaf, spec in arguments if leaf.path[0] == "params"}
+    alike = {
+        leaf
+        for leaf, spec in arguments
+        if leaf.path[0] == "opt_state" and parameters.get(leaf.path[-_DEPTH:]) == spec
+    }
+    shown = [(leaf, spec) for leaf, spec in arguments if leaf not in alike]
+    for i, (leaf, spec) in enumerate(zip(signature.results, _specs(part.out_specs), strict=True)):
+        if i not in signature.argument_of_result:
+            shown.append((leaf, spec))
+    rows = [(leaf.name, "x".join(map(str, leaf.shape)) or "scalar", _text(spec)) for leaf, spec in shown]
+    return [*rows, (f"{len(alike)} moments", "", "as their parameter")] if alike else rows
+
+
+_DEPTH = 2
+"""Levels of a parameter's path in a Haiku model: module and name."""
 
 
 def _specs(tree: object) -> list[PartitionSpec]:
