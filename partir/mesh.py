@@ -22,7 +22,7 @@ class Mesh:
     axes: tuple[tuple[str, int], ...]
 
     def __init__(self, axes: Mapping[str, int] | Sequence[tuple[str, int]] = (), /, **sizes: int) -> None:
-        pairs = tuple(axes.items()) if isinstance(axes, Mapping) else tuple(axes)
+        pairs: tuple[tuple[str, Any], ...] = tuple(axes.items()) if isinstance(axes, Mapping) else tuple(axes)
         pairs += tuple(sizes.items())
         for name, size in pairs:
             if not isinstance(size, int) or isinstance(size, bool):
