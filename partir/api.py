@@ -57,10 +57,19 @@ class Jitted:
         fixed = tuple(args[i] for i in sorted(static[0]) if i < len(args))
         fixed += tuple((name, kwargs[name]) for name in sorted(kwargs) if name in static[1])
         key = (tree, tuple(map(_aval_key, leaves)), fixed, self._mesh_now())
-        found = self._cache.get(key)
+        try:
+            found = self._cache.get(key)
+        except TypeError as error:
+            raise ProgramError(
+                word(
+                    f"a static argument of {name_of(self._fun)} cannot be hashed",
+                    why=str(error),
+                    hint="a tuple instead of a list, a frozen dataclass instead of a dict",
+                )
+            ) from error
         if found is None:
             found = self._cache[key] = self._partition(self.trace(*args, **kwargs))
-        return found(*dynamic, **keywords)
+        return found.run(dynamic, keywords)
 
     def _partition(self, traced: Traced) -> Partitioned:
         """The first call plans by the schedule; new shapes replay that strategy, and say so where it does not fit."""

@@ -22,9 +22,11 @@ class Mesh:
     axes: tuple[tuple[str, int], ...]
 
     def __init__(self, axes: Mapping[str, int] | Sequence[tuple[str, int]] = (), /, **sizes: int) -> None:
-        pairs = tuple(axes.items()) if isinstance(axes, Mapping) else tuple(axes)
+        pairs: tuple[tuple[str, Any], ...] = tuple(axes.items()) if isinstance(axes, Mapping) else tuple(axes)
         pairs += tuple(sizes.items())
         for name, size in pairs:
+            if not isinstance(size, int) or isinstance(size, bool):
+                raise MeshError(word(f'mesh axis "{name}" has size {size!r}', why="a size is a whole number of devices"))
             if size < 1:
                 raise MeshError(word(f'mesh axis "{name}" has size {size}', why="a mesh axis has one device or more"))
         if len({name for name, _ in pairs}) != len(pairs):
@@ -36,7 +38,11 @@ class Mesh:
         """The logical grid of any mesh: ours, `jax.sharding.Mesh`, `AbstractMesh`, or a dict of sizes."""
         if isinstance(mesh, Mesh):
             return mesh
-        shape = mesh if isinstance(mesh, Mapping) else mesh.shape
+        shape = mesh if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
+        if not isinstance(shape, Mapping):
+            raise MeshError(
+                word(f"not a mesh: {mesh!r}", hint="jax.make_mesh((4, 2), ('data', 'model')), or partir.Mesh(data=4, model=2)")
+            )
         return cls([(str(name), int(size)) for name, size in shape.items()])
 
     @property

@@ -20,7 +20,7 @@ from partir.lowering.to_spmd import to_spmd
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, ScopeTree
 from partir.runtime.emit import Local, emit
-from partir.runtime.execute import Executable, concrete_mesh
+from partir.runtime.execute import Executable, check_arguments, concrete_mesh
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment, Structure
@@ -29,7 +29,7 @@ from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.tactics import Decisions, Replay, Stage, Tactic, run
-from partir.tactics.pins import pinned_arguments, pinned_results
+from partir.tactics.pins import pins_of
 from partir.viz import report as report_
 from partir.viz.table import Table
 
@@ -145,13 +145,11 @@ class Traced:
     def _start(self, mesh: Any, *, fixed: bool) -> Assignment:
         """The assignment before any tactic: what the user's code and in/out_shardings already say."""
         start = Assignment(self.structure, Mesh.of(mesh))
-        in_shardings, out_shardings = self._shardings
-        outputs = pinned_results(start, out_shardings)
-        start = Assignment(start.structure, start.mesh, (), outputs)
+        pins = pins_of(start, *self._shardings)
+        start = Assignment(start.structure, start.mesh, (), pins.outputs)
         if not fixed:
             return start
-        start = start.apply(*pinned_arguments(start, in_shardings))
-        return start.apply(*self.structure.wishes(start.mesh).actions)
+        return start.apply(*pins.actions, *self.structure.wishes(start.mesh).actions)
 
     def __repr__(self) -> str:
         return (
@@ -321,7 +319,13 @@ class Partitioned:
         return self.executable.lower()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step (static arguments left out); arguments are placed where they belong."""
+        """Run one step (static arguments left out); arguments are placed where they belong. Raises ProgramError for arguments
+        of another structure, shape or dtype than were traced."""
+        check_arguments(self.program, args, kwargs)
+        return self.run(args, kwargs)
+
+    def run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run one step on arguments that are known to fit."""
         return self.executable(args, kwargs)
 
     def __repr__(self) -> str:

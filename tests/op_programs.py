@@ -129,7 +129,7 @@ _op("max_pool_gradient", jax.grad(lambda x: (lax.reduce_window(x, -jnp.inf, lax.
 _op("sort", lambda x: (jnp.sort(x, 0), jnp.sort(x, 1, descending=True)), _draw(8, 8))
 _op("argsort", lambda x: (jnp.argsort(x, 0), jnp.argsort(x, 1, stable=True)), _draw(8, 8, dtype="int8"))
 _op("sort_by_keys", lambda x, y: lax.sort((x, y), dimension=0, num_keys=2), _draw(8, 8, dtype="int32"), _draw(8, 8))
-_op("top_k", lambda x: lax.top_k(x, 3), _draw(8, 8))
+_op("top_k", lambda operand: lax.top_k(operand, 3), _draw(8, 8))
 _op("top_k_ties", lambda x: lax.top_k(x, 3), _draw(8, 16, dtype="int32"))
 _op("vmap_sort", jax.vmap(jnp.sort), _draw(8, 8))
 _op("searchsorted", lambda x, y: jnp.searchsorted(jnp.sort(x), y), _draw(8), _draw(8))

@@ -28,7 +28,7 @@ _op("take_along", lambda x, i: jnp.take_along_axis(x, i, 1), _draw(8, 8), _index
 _op("batched_take", jax.vmap(lambda t, i: t[i]), _draw(8, 8, 4), _index(8, 8, 4))
 _op("gather_then_sum", lambda t, i: t[i].sum(0) + 1, _draw(8, 8), _index(8, 8))
 
-# ---- scatter: the whole family of CASES b7 and c9
+# ---- scatter: the whole family
 
 for _mode in ("add", "set", "max", "min", "mul"):
     _op(

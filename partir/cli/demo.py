@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Generator, Iterable
@@ -241,13 +243,15 @@ def _verdict(part: Partitioned, double: Comparison, aliased: int, agrees: bool) 
 
 def _onwards(settings: dict[str, Any], mesh: str, schedule: str) -> str:
     words = " ".join(f"{name}={value}" for name, value in settings.items())
+    # After `make demo` the command is in .venv/bin, which is on nobody's path.
+    command = "partir" if shutil.which("partir") or os.path.basename(sys.argv[0]) != "partir" else sys.argv[0]
     return "\n".join(
         [
             "to go on:",
-            f"  partir show gpt --set {words} --mesh {mesh} \\",
+            f"  {command} show gpt --set {words} --mesh {mesh} \\",
             f'    --schedule "{schedule}"',
             "      its scopes, dimension classes, and collectives by scope; with --ir spmd the program of one device",
-            "  partir show yours:step --schedule ...",
+            f"  {command} show yours:step --schedule ...",
             "      the same for a function of yours that returns (function, arguments)",
         ]
     )

@@ -100,6 +100,17 @@ def picked_slice(op: Operation) -> OpShardingRuleAttr | None:
     return OpShardingRuleAttr.of([operand, *scalars], [result], sizes, reduction=summed, need_replication=whole)
 
 
+def top_k(op: Operation) -> OpShardingRuleAttr | None:
+    """The k largest along the last dim, which must be whole; dims before it are batch: `([i, j])->([i, k], [i, k])`."""
+    shape, picked = _shape(op.operands[0].type), _shape(op.results[0].type)
+    last = len(shape) - 1
+    batch = [[d] for d in range(last)]
+    result = [*batch, [last + 1]]
+    return OpShardingRuleAttr.of(
+        [[*batch, [last]]], [result] * len(op.results), [*shape, picked[-1]], need_replication=[last, last + 1]
+    )
+
+
 def _blocks(op: Operation, operand: int, start: list[int | None], limit: tuple[int, ...]) -> OpShardingRuleAttr | None:
     shape = _shape(op.operands[operand].type)
     source: list[list[int]] = []
@@ -200,6 +211,7 @@ OVERRIDES: Mapping[str, Rule] = {
     "stablehlo.pad": aligned_pad,
     "stablehlo.concatenate": equal_concatenate,
     "stablehlo.dynamic_slice": picked_slice,
+    "chlo.top_k": top_k,
 }
 """By op name: rules that go before Shardy's where they apply."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,12 +113,26 @@ def _lower(
     platform: str,
     mesh: Mesh | None,
 ) -> tuple[Any, Any]:
-    """Trace and lower under the mesh's axes, else under none: a `shard_map` on a mesh of its own stands no other around it."""
+    """Trace and lower under the mesh's axes, else under none: a `shard_map` on a mesh of its own stands no other around it.
+
+    What the function itself raises comes out as it is; what JAX raises about the function is worded.
+    """
+    raised: list[BaseException] = []
+
+    @functools.wraps(fun)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fun(*args, **kwargs)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    watched.__name__ = name_of(fun)
     errors: list[Exception] = []
     for context in [mesh, None] if mesh is not None else [None]:
         try:
             with importing(), _axes_of(context):
-                traced = jax.jit(fun, keep_unused=True, **options.keywords()).trace(*shapes, **keywords)
+                traced = jax.jit(watched, keep_unused=True, **options.keywords()).trace(*shapes, **keywords)
                 _refuse_ordered(fun, traced)
                 return traced, traced.lower(lowering_platforms=(platform,))
         except PartirError:
@@ -125,6 +140,8 @@ def _lower(
         except Exception as error:
             errors.append(error)
     shown = errors[-1] if "context mesh" in str(errors[0]) else errors[0]
+    if shown in raised and type(shown).__module__ != "jax.errors" and not isinstance(shown, jax.errors.JAXTypeError):
+        raise shown
     raise ProgramError(_refused(fun, shown)) from shown
 
 

@@ -260,8 +260,7 @@ def _at_owner(
 def _inlined(writer: Writer, op: ManualComputationOp, operands: Sequence[SSAValue]) -> list[SSAValue]:
     """The body of a user's shard_map is a device-local program already: its ops stand here as they are."""
     body = op.body.blocks[0]
-    local = dict(zip(body.args, operands, strict=True))
-    values: dict[SSAValue, SSAValue] = dict(local)
+    values: dict[SSAValue, SSAValue] = {a: v for a, v in zip(body.args, operands, strict=True)}
     for inner in body.ops:
         if isinstance(inner, ReturnOp):
             return [values[v] for v in inner.operands]

@@ -63,7 +63,7 @@ class Nests:
     """The nest of each row of a plan; rows that are cut alike share one.
 
     An op stands in the loops it has claimed - also where the plan has it give up a claim, to pass a pending sum on: values in
-    Core IR are whole, and nothing is pending. An op that follows lies as its operand does.
+    Core IR are whole, and nothing is pending. An op that follows lies as its operand does, loops in the order of its factors.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -82,11 +82,9 @@ class Nests:
             own = self.plan.rows[position].factor_axes
             cuts = tuple((axis, factor) for factor, axes in enumerate(own) for axis in axes)
         else:
-            cuts = self.claimed.get(position, ())
+            cuts = self._in_order(position, self.claimed.get(position, ()))
         if not cuts:
             return None
-        if len(cuts) > 1:
-            cuts = self._in_order(position, cuts, follows=row.kind == "follow")
         shape = self.atoms.shapes[position]
         key = (id(shape), cuts)
         found = self._memo.get(key)
@@ -106,18 +104,13 @@ class Nests:
                 found[row] = (*found.get(row, ()), (axis, factor))
         return found
 
-    def _in_order(self, position: int, cuts: tuple[Cut, ...], *, follows: bool) -> tuple[Cut, ...]:
-        """Cuts by the time of their claim; those of one factor as they lie, major first."""
+    def _in_order(self, position: int, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+        """Cuts by the time of their claim, the earliest first."""
+        if len(cuts) < 2:
+            return cuts
         first = self.atoms.factor_start[position] - self.atoms.atom_count
         class_of, order = self.assignment.classes.of_factor, self.assignment.claims.order
-        ranks: dict[Cut, int] = {}
-        latest: dict[int, int] = {}
-        for axis, factor in cuts:
-            rank = int(order[axis][class_of[first + factor]])
-            ranks[axis, factor] = rank
-            if follows:
-                ranks[axis, factor] = latest[factor] = max(rank, latest.get(factor, -1))
-        return tuple(sorted(cuts, key=ranks.__getitem__))
+        return tuple(sorted(cuts, key=lambda cut: int(order[cut[0]][class_of[first + cut[1]]])))
 
 
 def nest_of(

@@ -178,9 +178,11 @@ class _Reader:
         contests: dict[str, list[Contest]] = {axis: [] for axis in self.mesh.names}
         for position, cuts in enumerate(evidence.rows):
             own, row = rows[position], self.tables.rows[position]
+            if row.kind == "follow":
+                continue
             for (outer, f), (inner, g) in pairwise(cuts):
                 before((own[f], outer), (own[g], inner))
-            for axis, factor in cuts if row.kind == "claim" else ():
+            for axis, factor in cuts:
                 winner = own[factor]
                 losers = tuple(other for other in dict.fromkeys(own) if other != winner and (other, axis) in claims)
                 for loser in losers:
@@ -321,16 +323,31 @@ class _Reader:
         return self.evidence.borders(item.row, item.made, item.axis, cut=True)
 
     def _end(self, ends: Iterable[Place]) -> bool:
-        """End a class at the first of these values at which it does not end yet; what was learnt of classes is void then."""
-        end = next((end for end in ends if end not in self.ends), None)
-        if end is None:
-            return False
-        self.ends[end] = None
-        self.whole.clear()
-        self.followed.clear()
-        self.first.clear()
-        self.pinned = self._explicit()
-        return True
+        """End a class at the first of these values where it does not end yet and where each part can still be named.
+
+        What was learnt of classes is void then.
+        """
+        for end in ends:
+            if end not in self.ends and self._can_name({**self.ends, end: None}):
+                self.ends[end] = None
+                self.whole.clear()
+                self.followed.clear()
+                self.first.clear()
+                self.pinned = self._explicit()
+                return True
+        return False
+
+    def _can_name(self, ends: dict[Place, None]) -> bool:
+        """Whether a `Tile` can name every class that has an axis, if classes end there."""
+        classes = self.structure.classes(frozenset(ends))
+        address = self._addresses(classes)
+        return all(
+            own[factor] in address
+            for position, cuts in enumerate(self.evidence.rows)
+            if cuts and self.tables.rows[position].kind == "claim"
+            for own in [self.evidence.of_row(classes, position)]
+            for _, factor in cuts
+        )
 
     def _hold_off(self, classes: Classes, own: Sequence[int], winner: Claim, *, only_if_unseen: bool = False) -> bool:
         """Put the claim of a class that does not divide before that of `winner`, if one of `own` can be what keeps it off."""

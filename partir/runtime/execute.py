@@ -20,12 +20,12 @@ from jax.extend.mlir.dialects import func as func_dialect
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from partir.errors import MeshError, TransformError, word
+from partir.errors import MeshError, ProgramError, TransformError, word
 from partir.frontend.trace import Host, Trees
 from partir.mesh import Mesh
-from partir.program import Program
+from partir.program import Leaf, Program
 from partir.runtime.emit import Local
-from partir.sharding.layout import Layout, spec_of
+from partir.sharding.layout import Layout, local_shape, spec_of
 
 _call_p = Primitive("partir_call")
 _call_p.multiple_results = True
@@ -130,7 +130,7 @@ def concrete_mesh(mesh: Any) -> jax.sharding.Mesh:
             word(
                 f"the mesh {sizes} needs {logical.size} devices",
                 why=f"there are {len(devices)} {devices[0].platform} devices",
-                hint="plan, report and verify need none; to run on virtual devices set "
+                hint="planning and reports need none; to run on virtual devices set "
                 f"XLA_FLAGS=--xla_force_host_platform_device_count={logical.size} before jax starts",
             )
         )
@@ -159,11 +159,13 @@ class Executable:
 
     @property
     def in_specs(self) -> list[PartitionSpec]:
-        return [PartitionSpec(*spec_of(layout)) for layout in self.arguments]
+        """A PartitionSpec per argument, the closed-over arrays last."""
+        return [_spec(layout, leaf) for layout, leaf in zip(self.arguments, self.program.signature.arguments, strict=True)]
 
     @property
     def out_specs(self) -> list[PartitionSpec]:
-        return [PartitionSpec(*spec_of(layout)) for layout in self.results]
+        """A PartitionSpec per result."""
+        return [_spec(layout, leaf) for layout, leaf in zip(self.results, self.program.signature.results, strict=True)]
 
     @cached_property
     def in_shardings(self) -> list[NamedSharding]:
@@ -173,10 +175,8 @@ class Executable:
     def out_avals(self) -> tuple[Any, ...]:
         """Local types of the results."""
         sizes = Mesh.of(self.mesh).axes
-        from partir.sharding.layout import local_shape
-
         return tuple(
-            ShapedArray(local_shape(layout, sizes), _dtype(leaf.dtype))
+            ShapedArray(local_shape(layout, sizes)[: len(leaf.shape)], _dtype(leaf.dtype))
             for layout, leaf in zip(self.results, self.program.signature.results, strict=True)
         )
 
@@ -184,7 +184,8 @@ class Executable:
         """The function itself, on flat arguments."""
         flat = (*flat, *self.program.constants)
         callee = Callee(self.local, self.out_avals, self.program.host or Host(), self.program.name)
-        placed = [_enter(x, sharding) for x, sharding in zip(flat, self.in_shardings, strict=True)]
+        leaves = self.program.signature.arguments
+        placed = [_enter(x, sharding, leaf) for x, sharding, leaf in zip(flat, self.in_shardings, leaves, strict=True)]
         return jax.shard_map(
             lambda *xs: call(callee, *xs),
             mesh=self.mesh,
@@ -247,14 +248,54 @@ class Executable:
         return self.jitted.lower(*args, **kwargs)
 
 
+def check_arguments(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise ProgramError, naming every argument that differs, unless these are of the structure, shapes and dtypes traced."""
+    leaves = program.signature.arguments[: program.trees.arguments.num_leaves]
+    given, tree = jax.tree.flatten((tuple(args), kwargs))
+    problems: list[str] = []
+    if tree != program.trees.arguments:
+        problems.append(f"the arguments have the structure {tree}, {program.trees.arguments} was traced")
+    else:
+        for leaf, value in zip(leaves, given, strict=True):
+            try:
+                aval = jax.typeof(value)
+            except TypeError:
+                problems.append(f"{leaf.name} is {type(value).__name__}, not an array")
+                continue
+            if tuple(aval.shape) != leaf.shape or str(aval.dtype) != leaf.dtype:
+                problems.append(f"{leaf.name} is {aval.dtype}{list(aval.shape)}, {leaf.dtype}{list(leaf.shape)} was traced")
+    if problems:
+        raise ProgramError(
+            word(
+                f"{program.name} was partitioned for other arguments",
+                why="; ".join(problems),
+                hint="partir.jit(f, ...) itself takes any shapes: it plans for new ones",
+            )
+        )
+
+
 def _lies(x: jax.Array, sharding: NamedSharding) -> bool:
     """Whether an array is where it belongs already, however its sharding is spelled."""
     return x.sharding == sharding or (x.committed and x.sharding.is_equivalent_to(sharding, x.ndim))
 
 
-def _enter(x: Any, sharding: NamedSharding) -> Any:
+def _spec(layout: Layout, leaf: Leaf) -> PartitionSpec:
+    """The spec of a leaf: the inner dims of a random key, which its layout has, are no dims of its own."""
+    return PartitionSpec(*spec_of(layout[: len(leaf.shape)]))
+
+
+def _enter(x: Any, sharding: NamedSharding, leaf: Leaf) -> Any:
     """Lay a value as `shard_map` takes it: axes of type Explicit are part of its type and must match, others follow by
-    themselves."""
+    themselves. Raises MeshError for a value whose type names another mesh (an outer jit was given it so)."""
+    theirs = getattr(getattr(jax.typeof(x), "sharding", None), "mesh", None)
+    if theirs is not None and theirs.explicit_axes and Mesh.of(theirs) != Mesh.of(sharding.mesh):
+        raise MeshError(
+            word(
+                f"{leaf.name} lies on another mesh than it is partitioned over",
+                why=f"its type, as the outer jit sees it, names {Mesh.of(theirs)!r}, not {Mesh.of(sharding.mesh)!r}",
+                hint="jax.device_put it before the outer jit, or call the partitioned function outside of it",
+            )
+        )
     explicit = sharding.mesh.explicit_axes
     if not explicit:
         return x

@@ -82,7 +82,7 @@ def from_json(record: Any) -> Action:
         raise StrategyError(word(f"not an action: {record!r}", why=str(error))) from None
     for name, value in asdict(action).items():
         expected = int if name == "dim" else str
-        if not isinstance(value, expected):
+        if not isinstance(value, expected) or isinstance(value, bool):
             raise StrategyError(word(f"not an action: {record!r}", why=f"{name} must be {expected.__name__}, not {value!r}"))
     return action
 

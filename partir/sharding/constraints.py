@@ -80,9 +80,11 @@ def _place(
             pieces.pop(0)
             extents.pop(0)
         if not extents or extents[0] % devices:
+            above = size + -size % devices
+            near = f"{above - devices} or {above}" if above > devices else f"{above}"
             refused.append(
                 f'{name} dim {dim} ({size}) was asked for over "{axis}" and stays whole: {size} does not divide by '
-                f"{devices} ({size} mod {devices} = {size % devices})"
+                f"{devices} ({size} mod {devices} = {size % devices}); {near} would"
             )
             continue
         extents[0] //= devices

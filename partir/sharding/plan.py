@@ -6,12 +6,16 @@ rows of a program: who has each axis at the op, how its operands must lie, what 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from xdsl.ir import SSAValue
+
 from partir.dialect.sdy import ManualComputationOp
+from partir.program import Leaf
 from partir.sharding import pending, reshard
 from partir.sharding.assignment import Assignment
 from partir.sharding.constraints import manual_layouts
@@ -19,6 +23,7 @@ from partir.sharding.layout import Axes, Layout, expressible, whole
 from partir.sharding.linear import is_one, is_zero, passing
 from partir.sharding.pending import Sums
 from partir.sharding.reshard import Place, Step
+from partir.sharding.rule import shape_of
 from partir.sharding.spread import FactorAxes, Spread
 from partir.sharding.tables import Control, OpRow, RegionItems, View
 
@@ -140,7 +145,7 @@ class _Planner:
         for argument, axes in enumerate(self.assignment.argument_axes):
             self.axes[argument] = axes
             layouts[argument] = self.spread.layout_of(argument, axes)
-            boundary.append(expressible(layouts[argument]))
+            boundary.append(_sayable(layouts[argument], self.tables.program.signature.arguments[argument]))
         nothing = RowPlan((), (), ())
         self.plan = Plan(
             self.assignment,
@@ -434,6 +439,13 @@ class _Planner:
                 return self.spread.flat(value, view.dims[d], own.index(factor))
         return None
 
+    @property
+    def returned(self) -> Sequence[SSAValue]:
+        """The values the program returns."""
+        last = self.tables.program.body.last_op
+        assert last is not None
+        return last.operands
+
     def _output(self, result: int, view: View | None) -> Layout:
         """How a result leaves: as the argument it is paired with lies, else as it lies already, as far as a spec can say."""
         argument = self.tables.program.signature.argument_of_result.get(result)
@@ -444,10 +456,12 @@ class _Planner:
         elif argument is not None:
             wanted = self.plan.arguments[argument]
         elif view is None:
-            wanted = whole(leaf.shape)
+            wanted = whole(shape_of(self.returned[result].type))
         else:
             source = self.layouts[view.source]
-            wanted = expressible(tuple(source[d] if d >= 0 else ((leaf.shape[i], ()),) for i, d in enumerate(view.dims)))
+            shape = shape_of(self.returned[result].type)
+            lies = tuple(source[d] if d >= 0 else ((shape[i], ()),) for i, d in enumerate(view.dims))
+            wanted = _sayable(lies, leaf)
         if view is not None:
             after = self.spread.source(view, wanted)
             left = tuple(self.sums.get(view.source, {}))
@@ -467,6 +481,12 @@ class _Cut(Sequence[frozenset[str]]):
 
     def __getitem__(self, value: int) -> frozenset[str]:  # type: ignore[override]
         return frozenset(axis for axes in self.planner.axes[value] for axis in axes)
+
+
+def _sayable(layout: Layout, leaf: Leaf) -> Layout:
+    """The part of a layout that a PartitionSpec of this leaf can say. A random key has inner dims that no spec speaks of."""
+    said, rank = expressible(layout), len(leaf.shape)
+    return said[:rank] + whole([math.prod(size for size, _ in segments) for segments in said[rank:]])
 
 
 def _merged(steps: Sequence[Step]) -> tuple[Step, ...]:

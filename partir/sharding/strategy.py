@@ -111,6 +111,8 @@ def load_strategy(path: str | os.PathLike[str]) -> Strategy:
         raise StrategyError(word(f"cannot read the strategy file {os.fspath(path)}", why=str(error))) from None
     try:
         record = json.loads(text)
+    except RecursionError:
+        raise StrategyError(word(f"the strategy file {os.fspath(path)} is damaged", why="it nests too deeply")) from None
     except json.JSONDecodeError as error:
         raise StrategyError(
             word(
@@ -138,7 +140,7 @@ def from_record(record: Any, path: str) -> Strategy:
     if missing:
         raise refuse(f"{', '.join(missing)} missing")
     try:
-        mesh = Mesh([(str(name), int(size)) for name, size in fields["mesh"]])
+        mesh = Mesh([(str(name), size) for name, size in fields["mesh"]])
         named = [
             tuple((str(path), int(rank), str(dtype)) for path, rank, dtype in fields[key]) for key in ("arguments", "results")
         ]

@@ -1,6 +1,6 @@
 """A program as flat tables: which values and dims each op touches, with views looked through and free values cut loose.
 
-Three kinds of value get special care (DESIGN.md §6):
+Three kinds of value get special care:
 
 - *free*: constants, iota, masks and whatever is computed from them alone. They are made again at each use, in the layout
   that use wants; they never tie one layer to another and are never resharded.

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import jax
-from jax.sharding import NamedSharding, PartitionSpec
-
 from partir.errors import PathError, ProgramError, TilingError, word, word_all
-from partir.frontend.signature import paths_of
 from partir.program import no_match
 from partir.sharding.actions import Action, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment
+from partir.tactics.specs import by_argument, dims_of, indivisible, is_spec, spread_over, too_many_dims
 
 
 class Choice(Enum):
@@ -49,66 +46,49 @@ class Manual:
             assignment.mesh.check(self.axis)
         wanted: list[tuple[str, int | Choice, str]] = []
         problems: list[str] = []
-        for pattern, value in self._entries(assignment):
-            for index in _select(assignment, pattern):
-                _wanted(assignment, index, value, self.axis, wanted, problems)
+        for index, value in self._entries(assignment):
+            _wanted(assignment, index, value, self.axis, wanted, problems)
         if problems:
             raise TilingError(word_all(problems))
-        actions: list[Action] = []
-        now = assignment
-        for name, dim, axis in wanted:
-            if isinstance(dim, Choice):
-                dim = first_divisible(now, assignment.structure.addresses.find(name), axis)
-                if dim is None:
-                    continue
-            class_ = now.class_of(assignment.structure.addresses.find(name), dim)
-            taken = class_ is not None and now.claims.order[axis][class_] != NEVER
-            if taken and assignment.claims.order[axis][class_] == NEVER:
-                continue  # an entry before it has just tiled the class they share
-            problem = refusal(now, name, dim, axis, assignment)
-            if problem is not None:
-                problems.append(problem)
-                continue
-            action = Tile(name, dim, axis)
-            actions.append(action)
-            now = now.apply(action)
+        actions, problems = tiles_for(assignment, wanted)
         if problems:
             raise TilingError(word_all(problems))
         return actions
 
-    def _entries(self, assignment: Assignment) -> list[tuple[str, Any]]:
+    def _entries(self, assignment: Assignment) -> list[tuple[int, Any]]:
+        """(value, what is asked of it) for every value that the specs name."""
+        leaves = assignment.structure.program.signature.arguments
         if self.specs is FIRST_DIVISIBLE_DIM:
-            leaves = assignment.structure.program.signature.arguments
-            return [(leaf.name, FIRST_DIVISIBLE_DIM) for leaf in leaves if leaf.role == "state" and leaf.shape]
+            return [(i, FIRST_DIVISIBLE_DIM) for i, leaf in enumerate(leaves) if leaf.role == "state" and leaf.shape]
         if isinstance(self.specs, Mapping) and all(
-            isinstance(value, int | PartitionSpec | NamedSharding | Choice) for value in self.specs.values()
+            isinstance(value, int | float | str | Choice) or is_spec(value) for value in self.specs.values()
         ):
-            return [(str(pattern), value) for pattern, value in self.specs.items()]
-        return tree_entries(self.specs, assignment)
+            return [(i, value) for pattern, value in self.specs.items() for i in _select(assignment, str(pattern))]
+        return spread_over(by_argument(self.specs, leaves), leaves, (), "argument")
 
 
-def tree_entries(tree: Any, assignment: Assignment) -> list[tuple[str, Any]]:
-    """(path, spec) of a whole tree of specs; a tuple stands for the positional arguments in order."""
-
-    def is_spec(x: Any) -> bool:
-        return x is None or isinstance(x, PartitionSpec | NamedSharding)
-
-    names = list(dict.fromkeys(leaf.path[0] for leaf in assignment.structure.program.signature.arguments))
-    if isinstance(tree, tuple) and not is_spec(tree):
-        if len(tree) > len(names):
-            raise ProgramError(
-                word(f"a tree of specs for {len(tree)} arguments", why=f"the function has {len(names)}: {', '.join(names)}")
-            )
-        tree = dict(zip(names, tree, strict=False))
-    entries = [(path, spec) for path, spec in paths_of(jax.tree.map(_Leaf, tree, is_leaf=is_spec))]
-    return [("/".join(path), leaf.spec) for path, leaf in entries if leaf.spec is not None]
-
-
-class _Leaf:
-    """Keeps a spec from being taken for a container."""
-
-    def __init__(self, spec: Any) -> None:
-        self.spec = spec
+def tiles_for(assignment: Assignment, wanted: Sequence[tuple[str, int | Choice, str]]) -> tuple[list[Action], list[str]]:
+    """The tiles for (value, dim, axis) triples in order, and a message for each that cannot be."""
+    actions: list[Action] = []
+    problems: list[str] = []
+    now = assignment
+    for name, dim, axis in wanted:
+        if isinstance(dim, Choice):
+            dim = first_divisible(now, assignment.structure.addresses.find(name), axis)
+            if dim is None:
+                continue
+        class_ = now.class_of(assignment.structure.addresses.find(name), dim)
+        taken = class_ is not None and now.claims.order[axis][class_] != NEVER
+        if taken and assignment.claims.order[axis][class_] == NEVER:
+            continue  # an entry before it has just tiled the class they share
+        problem = refusal(now, name, dim, axis, assignment)
+        if problem is not None:
+            problems.append(problem)
+            continue
+        action = Tile(name, dim, axis)
+        actions.append(action)
+        now = now.apply(action)
+    return actions, problems
 
 
 def _select(assignment: Assignment, pattern: str) -> list[int]:
@@ -134,22 +114,12 @@ def _wanted(
     comes, since earlier ones may take it."""
     name = assignment.structure.addresses.names[index]
     shape = assignment.structure.tables.shapes[index]
-    if isinstance(value, NamedSharding):
-        value = value.spec
-    if isinstance(value, PartitionSpec):
-        if len(value) > len(shape):
-            problems.append(
-                word(
-                    f"cannot shard {name} as {value}",
-                    where=describe(assignment, index),
-                    why=f"the spec speaks of {len(value)} dims, the value has {len(shape)}",
-                )
-            )
+    if is_spec(value):
+        dims = dims_of(value, assignment.mesh, name)
+        if len(dims) > len(shape):
+            problems.append(too_many_dims(name, describe(assignment, index), value, len(shape)))
             return
-        for dim, entry in enumerate(value):
-            for own in () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry):
-                assignment.mesh.check(str(own))
-                wanted.append((name, dim, str(own)))
+        wanted += [(name, dim, own) for dim, axes in enumerate(dims) for own in axes]
         return
     if axis is None:
         raise ProgramError(
@@ -161,8 +131,12 @@ def _wanted(
     if value is FIRST_DIVISIBLE_DIM:
         wanted.append((name, FIRST_DIVISIBLE_DIM, axis))
         return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ProgramError(
+            word(f"not a dim of {name}: {value!r}", hint="a whole number, a PartitionSpec, or partir.FIRST_DIVISIBLE_DIM")
+        )
     try:
-        wanted.append((name, assignment.dim_of(index, int(value)), axis))
+        wanted.append((name, assignment.dim_of(index, value), axis))
     except TilingError as error:
         problems.append(str(error))
 
@@ -212,17 +186,7 @@ def refusal(now: Assignment, name: str, dim: int, axis: str, before: Assignment)
     size = now.classes.size[class_]
     already = now.mesh.size_of(*now.axes_of_class(class_)) if now.axes_of_class(class_) else 1
     if size % (devices * already):
-        others = [d for d, n in enumerate(shape) if d != dim and n % devices == 0]
-        better = size + -size % (devices * already)
-        parts = "" if size == shape[dim] else f", which is made of {size} x {shape[dim] // size}"
-        hint = [f"dim {d} ({shape[d]})" for d in others[:1]]
-        over = f'the {devices} devices of "{axis}"' + (f" (times {already} it is cut over already)" if already > 1 else "")
-        return word(
-            what,
-            where=where + parts,
-            why=f"{size} does not divide by {over} ({size} mod {devices * already} = {size % (devices * already)})",
-            hint=", ".join([*hint, "another axis"]) + f", or pad dim {dim} to {better * shape[dim] // size}",
-        )
+        return indivisible(name, axis, describe(now, value), dim, shape, size, devices, already)
     return None
 
 

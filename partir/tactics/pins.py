@@ -3,115 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import jax
-from jax.sharding import NamedSharding, PartitionSpec
-
-from partir.errors import ProgramError, TilingError, word, word_all
-from partir.frontend.signature import paths_of
-from partir.program import Leaf
+from partir.errors import TilingError, word, word_all
 from partir.sharding.actions import Action, Replicate
 from partir.sharding.assignment import Assignment
-from partir.tactics.manual import Manual, describe, tree_entries
+from partir.tactics.manual import describe, tiles_for
+from partir.tactics.specs import Dims, by_argument, dims_of, indivisible, spread_over, too_many_dims
 
-Dims = tuple[tuple[str, ...], ...]
+
+@dataclass(frozen=True)
+class Pins:
+    """What the two trees say: the actions for arguments, and (result, axes of each dim) for results."""
+
+    actions: tuple[Action, ...] = ()
+    outputs: tuple[tuple[int, Dims], ...] = ()
 
 
-def pinned_arguments(assignment: Assignment, tree: Any) -> Sequence[Action]:
+def pins_of(assignment: Assignment, in_shardings: Any, out_shardings: Any) -> Pins:
+    """Read `in_shardings` and `out_shardings`. Raises TilingError for all dims of both that do not divide, at once."""
+    problems: list[str] = []
+    outputs = _results(assignment, out_shardings, problems)
+    actions = _arguments(assignment, in_shardings, problems)
+    if problems:
+        raise TilingError(word_all(problems))
+    return Pins(tuple(actions), tuple(outputs))
+
+
+def _arguments(assignment: Assignment, tree: Any, problems: list[str]) -> Sequence[Action]:
     """Tile what the specs name and keep the arguments whole on every other axis."""
     if tree is None:
         return []
-    entries = tree_entries(tree, assignment)
-    tiles = Manual(dict(entries)).actions(assignment) if any(_axes(spec) for _, spec in entries) else []
-    after = assignment.apply(*tiles)
-    signature = assignment.structure.program.signature
+    leaves = assignment.structure.program.signature.arguments
+    entries = [
+        (i, s) for i, s in spread_over(by_argument(tree, leaves), leaves, (), "argument") if leaves[i].role != "constant"
+    ]
+    wanted: list[tuple[str, int, str]] = []
     pins: list[Action] = []
-    for pattern, spec in entries:
-        for index in signature.select(pattern):
-            named = {axis for axes in _axes(spec) for axis in axes}
-            pins += [Replicate(signature.arguments[index].name, a) for a in assignment.mesh.names if a not in named]
-            _check_exact(after, index, _axes(spec))
+    exact: list[tuple[int, Dims]] = []
+    for index, spec in entries:
+        leaf = leaves[index]
+        dims = dims_of(spec, assignment.mesh, leaf.name)
+        if len(dims) > len(leaf.shape):
+            problems.append(too_many_dims(leaf.name, describe(assignment, index), spec, len(leaf.shape)))
+            continue
+        wanted += [(leaf.name, dim, axis) for dim, axes in enumerate(dims) for axis in axes]
+        named = {axis for axes in dims for axis in axes}
+        pins += [Replicate(leaf.name, axis) for axis in assignment.mesh.names if axis not in named]
+        exact.append((index, dims))
+    tiles, refused = tiles_for(assignment, wanted)
+    problems += refused
+    if not problems:
+        problems += _inexact(assignment.apply(*tiles), exact)
     return [*pins, *tiles]
 
 
-def _check_exact(assignment: Assignment, index: int, dims: Dims) -> None:
+def _inexact(assignment: Assignment, exact: Sequence[tuple[int, Dims]]) -> list[str]:
     """An argument whose dim is made of parts may not be able to lie as asked."""
-    atoms = assignment.structure.atoms
-    for dim, axes in enumerate(dims):
-        sizes = atoms.sizes_of[index][dim]
-        if axes and sizes and sizes[0] % assignment.mesh.size_of(*axes):
-            raise TilingError(
-                word(
-                    f"cannot take {assignment.structure.addresses.names[index]} over {axes}",
-                    where=describe(assignment, index),
-                    why=f"dim {dim} is made of {' x '.join(map(str, sizes))}, and {sizes[0]} does not divide by "
-                    f"{assignment.mesh.size_of(*axes)}",
-                )
-            )
-
-
-def pinned_results(assignment: Assignment, tree: Any) -> tuple[tuple[int, Dims], ...]:
-    """(result, axes of each dim) for every result that `out_shardings` speaks of. Raises for dims that do not divide."""
-    if tree is None:
-        return ()
-    results = assignment.structure.program.signature.results
-    if _is_spec(tree):
-        specs = [tree] * len(results)
-    else:
-        found = dict(paths_of(jax.tree.map(_Box, tree, is_leaf=_is_spec_or_none), ("result",)))
-        specs = [_lookup(found, leaf) for leaf in results]
-    pinned: list[tuple[int, Dims]] = []
     problems: list[str] = []
-    for number, (leaf, spec) in enumerate(zip(results, specs, strict=True)):
-        if spec is None:
-            continue
-        dims = _axes(spec)
+    for index, dims in exact:
+        for dim, axes in enumerate(dims):
+            sizes = assignment.structure.atoms.sizes_of[index][dim]
+            if axes and sizes and sizes[0] % assignment.mesh.size_of(*axes):
+                name = assignment.structure.addresses.names[index]
+                problems.append(
+                    word(
+                        f"cannot take {name} over {axes}",
+                        where=describe(assignment, index),
+                        why=f"dim {dim} is made of {' x '.join(map(str, sizes))}, and {sizes[0]} does not divide by "
+                        f"{assignment.mesh.size_of(*axes)}",
+                    )
+                )
+    return problems
+
+
+def _results(assignment: Assignment, tree: Any, problems: list[str]) -> list[tuple[int, Dims]]:
+    """(result, axes of each dim) for every result that `out_shardings` speaks of."""
+    if tree is None:
+        return []
+    program, mesh = assignment.structure.program, assignment.mesh
+    leaves = program.signature.results
+    pinned: list[tuple[int, Dims]] = []
+    for number, spec in spread_over(tree, leaves, ("result",), "result"):
+        leaf = leaves[number]
+        where = f"result {number} of {program.name}, {leaf.dtype}{list(leaf.shape)}"
+        dims = dims_of(spec, mesh, leaf.name)
         if len(dims) > len(leaf.shape):
-            problems.append(word(f"cannot shard {leaf.name} as {spec}", why=f"it has {len(leaf.shape)} dims"))
+            problems.append(too_many_dims(leaf.name, where, spec, len(leaf.shape)))
             continue
         dims += ((),) * (len(leaf.shape) - len(dims))
         for dim, axes in enumerate(dims):
-            devices = assignment.mesh.size_of(*axes) if axes else 1
-            if leaf.shape[dim] % devices:
-                problems.append(
-                    word(
-                        f"cannot shard {leaf.name} over {axes}",
-                        where=f"result {number}, {leaf.dtype}{list(leaf.shape)}, dim {dim}",
-                        why=f"{leaf.shape[dim]} does not divide by {devices} ({leaf.shape[dim]} mod {devices} = "
-                        f"{leaf.shape[dim] % devices})",
-                    )
-                )
+            already = 1
+            for axis in axes:
+                devices = mesh.size_of(axis)
+                if leaf.shape[dim] % (already * devices):
+                    problems.append(indivisible(leaf.name, axis, where, dim, leaf.shape, leaf.shape[dim], devices, already))
+                    break
+                already *= devices
         pinned.append((number, dims))
-    if problems:
-        raise TilingError(word_all(problems))
-    return tuple(pinned)
-
-
-class _Box:
-    def __init__(self, spec: Any) -> None:
-        self.spec = spec
-
-
-def _lookup(found: dict[tuple[str, ...], Any], leaf: Leaf) -> Any:
-    """The spec of a result: its own, or that of a node above it."""
-    for length in range(len(leaf.path), 0, -1):
-        if leaf.path[:length] in found:
-            return found[leaf.path[:length]].spec
-    return None
-
-
-def _is_spec(x: Any) -> bool:
-    return isinstance(x, PartitionSpec | NamedSharding)
-
-
-def _is_spec_or_none(x: Any) -> bool:
-    return x is None or _is_spec(x)
-
-
-def _axes(spec: Any) -> Dims:
-    if isinstance(spec, NamedSharding):
-        spec = spec.spec
-    if not isinstance(spec, PartitionSpec):
-        raise ProgramError(word(f"not a sharding: {spec!r}", hint="a PartitionSpec, a NamedSharding or None"))
-    return tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec)
+    return pinned

@@ -32,7 +32,7 @@ def run(schedule: Sequence[Any], assignment: Assignment) -> list[Stage]:
     """Run a schedule. Raises NoEffectError for a tactic that changes nothing."""
     stages: list[Stage] = []
     for number, tactic in enumerate(schedule):
-        if not isinstance(tactic, Tactic):
+        if isinstance(tactic, type) or not isinstance(tactic, Tactic):
             raise ProgramError(
                 word(
                     f"schedule item {number} is not a tactic: {tactic!r}",

@@ -254,7 +254,7 @@ def test_compiled_step_has_exactly_the_planned_collectives(schedule):
     ],
 )
 def test_matmul_between_given_layouts(x, w, out, expected, rng):
-    """CASES c4: a contraction over an axis that the result is wanted over is one reduce_scatter."""
+    """A contraction over an axis that the result is wanted over is one reduce_scatter."""
     args = rng.standard_normal((16, 8), "float32"), rng.standard_normal((8, 32), "float32")
     step = partir.jit(jnp.matmul, mesh=mesh_of("4x2"), in_shardings=(x, w), out_shardings=out, schedule=[])
 

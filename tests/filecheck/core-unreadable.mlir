@@ -1,4 +1,3 @@
-// RUN: not partir opt %s -p 'partir-strip' 2>&1 | filecheck %s --check-prefix TWO-OPS
 // RUN: not partir opt %s -p 'partir-to-spmd' 2>&1 | filecheck %s --check-prefix TWO-OPS
 
 sdy.mesh @mesh = <["data"=4]>

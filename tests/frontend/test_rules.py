@@ -1,7 +1,6 @@
 """Sharding rules, tested by running them: every op, cut along its dimension classes, equals one device."""
 
 import itertools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,25 +21,58 @@ INTERMEDIATE = 4
 PAIRS = 3
 """How many pairs of classes, on the two axes of the mesh, are tried for each op besides the classes alone."""
 
-SLICEWISE = {
-    "add": "x y",
-    "erf": "x",
-    "chlo": "x",
-    "bitcast": "x",
-    "batched_matmul": "x",
-    "attention_scores": "q",
-    "sort": None,
-    "cholesky": "a",
-    "top_k": "operand",
-    "slice_block": "x",
-    "pad_block": "x",
-    "concatenate": "x",
-    "embedding": "t",
-    "embedding_odd_rows": None,
-    "scatter_add": "t",
-    "set_row": None,
-    "convolution": None,
-}
+NOTHING: dict[str, int] = {}
+SUM = {"all_reduce": 1}
+GATHER = {"all_gather": 1}
+
+OWES = [
+    # What is cut, and what that costs. Each dim of a pointwise op; what a contraction sums.
+    ("add", "x", 0, NOTHING),
+    ("lgamma", "x", 1, NOTHING),
+    ("matmul", "x", 1, SUM),
+    ("matmul_int8", "w", 1, NOTHING),
+    ("attention_scores", "q", 2, NOTHING),
+    ("attention_mix", "w", 3, SUM),
+    # Partial sums meet before they are settled, once.
+    ("sum_of_sums", "x", 1, SUM),
+    ("sum_plus_whole", "x", 1, SUM),
+    ("max_of_max", "x", 0, SUM),
+    ("any_all", "x", 0, {"all_reduce": 2}),
+    # CASES b4: batched decompositions, transforms and sorts need nothing.
+    ("vmap_sort", "a", 0, NOTHING),
+    ("cholesky", "a", 0, NOTHING),
+    ("eigvalsh", "a", 0, NOTHING),
+    ("fft", "a", 0, NOTHING),
+    ("top_k", "operand", 0, NOTHING),
+    # Rows picked by index: each device looks up its own, and writes its own (CASES b7, c9).
+    ("embedding", "t", 0, SUM),
+    ("embedding", "i", 0, NOTHING),
+    ("scatter_add", "t", 0, NOTHING),
+    ("scatter_add", "u", 0, SUM),
+    ("set_row", "t", 0, NOTHING),
+    ("set_column", "t", 1, NOTHING),
+    ("scatter_counts", "t", 0, GATHER),
+    ("segment_sum", "x", 0, SUM),
+    ("embedding_gradient", "i", 0, SUM),
+    ("gather_scatter_edges", "s", 0, SUM),
+    # Blocks of slices, pads and concatenations.
+    ("slice_block", "x", 1, NOTHING),
+    ("slice_thirds", "x", 0, NOTHING),
+    ("pad_block", "x", 1, NOTHING),
+    ("concatenate", "x", 0, NOTHING),
+    ("slice_middle", "x", 0, GATHER),
+    # Convolutions by batch and by channel; a weight gradient sums over the batch (CASES b6, c10, c11).
+    ("convolution", "x", 0, NOTHING),
+    ("convolution", "x", 3, SUM),
+    ("convolution", "k", 3, NOTHING),
+    ("convolution_gradients", "images", 0, SUM),
+    ("convolution_grouped", "x", 0, NOTHING),
+    ("convolution_grouped_gradients", "images", 0, SUM),
+    ("convolution_per_example_gradients", "x", 0, NOTHING),
+    # Random numbers are made where they are used; recomputation costs no communication (CASES c5).
+    ("random_normal", "x", 0, NOTHING),
+    ("remat", "x", 0, SUM),
+]
 
 
 def assignment_of(traced: partir.Traced, *actions: Action) -> Assignment:
@@ -90,3 +122,32 @@ def test_each_class_of_an_op_can_be_cut(name: str, x64: None):
         except Exception as error:
             error.add_note(f"{name}: {actions}")
             raise
+
+
+@pytest.mark.parametrize(("name", "argument", "dim", "collectives"), OWES)
+def test_what_an_op_owes(name: str, argument: str, dim: int, collectives: dict[str, int]):
+    fun, args = OPS[name]
+    traced = partir.jit(fun, mesh=mesh_of("4x2")).trace(*args)
+
+    part = replayed(traced, [Tile(argument, dim, "data")])
+
+    assert part.collectives == collectives, part.whole
+
+
+def test_a_gather_says_why():
+    fun, args = OPS["slice_middle"]
+
+    part = replayed(partir.jit(fun, mesh=mesh_of("4x2")).trace(*args), [Tile("x", 0, "data")])
+
+    (line,) = part.whole
+    assert "slice" in line
+    assert "op_programs.py" in line
+    assert "gathered" in line
+
+
+def test_nan_survives_a_maximum_over_devices():
+    """XLA's own all_reduce drops it on CPU."""
+    x = np.where(np.arange(64.0).reshape(8, 8) == 20, np.nan, 1.0).astype("float32")
+    step = partir.jit(lambda x: (jnp.max(x, 0), jnp.min(x, 0)), mesh=mesh_of("4x2"), schedule=[Tile("x", 0, "data")])
+
+    assert_same(step(x), (np.max(x, 0), np.min(x, 0)))
