@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -30,6 +30,29 @@ class Copier:
             properties=dict(op.properties),
             attributes=dict(op.attributes),
             regions=[copied(region, values) for region in op.regions],
+        )
+        self.add(new, op.results)
+        return new
+
+    def copy_control(self, op: Operation, write: Callable[[Block], None]) -> Operation:
+        """A `while` or `case` on the new values, its regions written by `write` into blocks of their own."""
+        outer = self.block
+        regions: list[Region] = []
+        for region in op.regions:
+            blocks: list[Block] = []
+            for old in region.blocks:
+                self.block = Block(arg_types=old.arg_types)
+                self.values.update(zip(old.args, self.block.args, strict=True))
+                write(old)
+                blocks.append(self.block)
+            regions.append(Region(blocks))
+        self.block = outer
+        new = type(op).create(
+            operands=[self.values[v] for v in op.operands],
+            result_types=[r.type for r in op.results],
+            properties=dict(op.properties),
+            attributes=dict(op.attributes),
+            regions=regions,
         )
         self.add(new, op.results)
         return new

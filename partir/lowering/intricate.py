@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from xdsl.ir import Operation, SSAValue
+from collections.abc import Iterator
+
+from xdsl.ir import Block, Operation, SSAValue
 
 from partir.dialect.core import LoopOp
 from partir.errors import IRError, word
@@ -10,14 +12,25 @@ from partir.lowering import boundary
 from partir.lowering.materialise import materialise
 from partir.lowering.strip import Stripped, where_of
 from partir.sharding.plan import Plan
+from partir.sharding.tables import CONTROL
+
+
+def _ops(block: Block) -> Iterator[Operation]:
+    """The ops of a block in order, those inside control flow included."""
+    for op in block.ops:
+        yield op
+        if op.name in CONTROL:
+            for region in op.regions:
+                for inner in region.blocks:
+                    yield from _ops(inner)
 
 
 def check_intricate(plan: Plan, stripped: Stripped) -> None:
     """Raise IRError where such loops compute something else than `plan` has them compute."""
     if not stripped.intricate:
         return
-    written = boundary.main_of(materialise(plan)).body.blocks[0].ops
-    again = dict(zip(stripped.program.body.ops, written, strict=True))
+    written = boundary.main_of(materialise(plan)).body.blocks[0]
+    again = dict(zip(_ops(stripped.program.body), _ops(written), strict=True))
     for op in stripped.intricate:
         made = again[op]
         if not isinstance(made, LoopOp) or not same(made, stripped.loops[op]):

@@ -21,7 +21,7 @@ from partir.lowering.nest import Level, Nest, Nests
 from partir.lowering.writer import Writer, uncollected
 from partir.sharding.layout import Axes
 from partir.sharding.plan import Plan, RowPlan
-from partir.sharding.tables import OpRow
+from partir.sharding.tables import CONTROL, OpRow
 
 PROPERTIES = "partir.properties"
 """On the outermost loop: those properties of the op that count elements of a dim which is cut, as they are of the whole op."""
@@ -45,22 +45,28 @@ class _Materialiser:
         self.tables = plan.assignment.structure.tables
         program = self.tables.program
         self.copier = Copier(program.signature, program.body.args)
-        self.block, self.values = self.copier.block, self.copier.values
+        self.values = self.copier.values
         self.by_axis = plan.assignment.mesh.shape
         self.nests = Nests(plan)
-        self.writer = Writer(self.block)
+        self.rows = {row.op: p for p, row in enumerate(self.tables.rows) if row.kind in ("claim", "follow")}
+        self.writer = Writer(self.copier.block)
         self.frames: dict[tuple[str, tuple[Attribute, ...]], dict[str, Attribute]] = {}
 
     def run(self) -> Block:
-        rows = {row.op: position for position, row in enumerate(self.tables.rows)}
-        for op in self.tables.program.body.ops:
-            position = rows.get(op)
+        self.ops(self.tables.program.body)
+        return self.copier.block
+
+    def ops(self, block: Block) -> None:
+        """Write the ops of a block; what control flow holds inside is written alike, on whole values."""
+        for op in block.ops:
+            position = self.rows.get(op)
             nest = None if position is None else self.nests.of(position, self.tables.rows[position])
-            if nest is None or position is None:
+            if op.name in CONTROL and op.regions:
+                self.copier.copy_control(op, self.ops)
+            elif nest is None or position is None:
                 self.copier.copy(op)
             else:
                 self.loops(self.tables.rows[position], self.plan.rows[position], nest)
-        return self.block
 
     def loops(self, row: OpRow, plan: RowPlan, nest: Nest) -> None:
         """Write one op in its loops."""
@@ -93,7 +99,7 @@ class _Materialiser:
                 attributes=attributes if depth == 0 else {},
                 regions=[Region(block)],
             )
-            (blocks[depth - 1] if depth else self.block).add_op(loop)
+            (blocks[depth - 1] if depth else self.copier.block).add_op(loop)
             results = list(loop.results)
         self.values.update(zip(op.results, results, strict=True))
 

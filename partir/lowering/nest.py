@@ -76,7 +76,7 @@ class Nests:
 
     def of(self, position: int, row: OpRow) -> Nest | None:
         """The loops around a row; None where it stands in none."""
-        if row.op.name in IDENTITIES:
+        if row.op.name in IDENTITIES or row.kind in ("carry", "predicate"):
             return None
         if row.kind == "follow":
             own = self.plan.rows[position].factor_axes

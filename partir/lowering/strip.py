@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
 from partir.dialect.core import CoordinateOp, LoopOp, PartAttr, SliceOp, TileAttr, YieldOp
@@ -18,6 +18,10 @@ from partir.lowering.copier import Copier, copied
 from partir.lowering.materialise import PROPERTIES
 from partir.lowering.writer import uncollected
 from partir.program import Program, origin_of
+from partir.sharding.tables import CONTROL
+
+AT_OWNER = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})
+"""Ops at a running index, which have others around them where the dim they pick from is cut."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +76,22 @@ class _Stripper:
         self.intricate: list[Operation] = []
 
     def run(self, name: str) -> Stripped:
-        for op in self.main.body.blocks[0].ops:
+        self.ops(self.main.body.blocks[0])
+        module = boundary.module_of(name, self.signature, None, self.copier.block)
+        return Stripped(Program(module, self.signature, name), self.nests, self.loops, tuple(self.intricate))
+
+    def ops(self, block: Block) -> None:
+        """Copy the ops of a block, each nest of loops as the one op it stands for, inside control flow as well."""
+        for op in block.ops:
             if isinstance(op, LoopOp):
                 new, self.nests[new] = self.nest(op)
                 self.loops[new] = op
+            elif op.name in CONTROL and op.regions:
+                self.copier.copy_control(op, self.ops)
             elif op.name.startswith("spmd.") or isinstance(op, SliceOp | CoordinateOp):
                 raise IRError(word(f"{op.name} stands where no Core IR has it", where=where_of(op)))
             else:
                 self.complete(self.copier.copy(op))
-        module = boundary.module_of(name, self.signature, None, self.copier.block)
-        return Stripped(Program(module, self.signature, name), self.nests, self.loops, tuple(self.intricate))
 
     def complete(self, op: Operation) -> None:
         """Give an op of hand-written text the sharding rule that the frontend would have given it."""
@@ -168,7 +178,7 @@ class _Nest:
         if len(ops) == 1:
             self.check_yield(innermost, ops[0])
             return ops[0]
-        found = [op for op in ops if isinstance(op, GatherOp | ScatterOp)]
+        found = [op for op in ops if isinstance(op, GatherOp | ScatterOp) or op.name in AT_OWNER]
         if len(found) != 1:
             raise self.refuse(f"its innermost body has {len(ops)} ops")
         self.helped = True
