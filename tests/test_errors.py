@@ -463,11 +463,17 @@ _X = np.ones((8, 8), "float32")
         (lambda x: "text", "<class 'str'>"),
         (lambda x: x if x.sum() > 0 else -x, "boolean conversion"),
         (lambda x: np.asarray(x) + 1, "TracerArrayConversionError"),
-        (lambda x: x @ np.ones((3, 3)), "contracting dimensions"),
     ],
 )
 def test_function_jit_refuses(fun, says):
     assert_refused(ProgramError, "cannot import <lambda>: jax.jit refuses it", says, by=lambda: _batched(fun)(_X))
+
+
+def test_what_the_function_itself_raises_passes_through():
+    with pytest.raises(ZeroDivisionError):
+        _batched(lambda x: x / (1 // 0))(_X)
+    with pytest.raises(TypeError, match="contracting dimensions"):
+        _batched(lambda x: x @ np.ones((3, 3)))(_X)
 
 
 def test_what_is_no_function():
@@ -488,8 +494,8 @@ def test_argument_jit_refuses():
     [
         ((np.ones((4, 8), "float32"),), ("x", "[4, 8]", "[8, 8]")),
         ((np.ones((8, 8), "int32"),), ("x", "int32", "float32")),
-        ((_X, _X), ("2",)),
-        ((), ()),
+        ((_X, _X), ("structure", "traced")),
+        ((), ("structure", "traced")),
     ],
     ids=["shape", "dtype", "one more", "one less"],
 )

@@ -184,8 +184,7 @@ class Executable:
         """The function itself, on flat arguments."""
         flat = (*flat, *self.program.constants)
         callee = Callee(self.local, self.out_avals, self.program.host or Host(), self.program.name)
-        leaves = self.program.signature.arguments
-        placed = [_enter(x, sharding, leaf) for x, sharding, leaf in zip(flat, self.in_shardings, leaves, strict=True)]
+        placed = [_enter(x, sharding) for x, sharding in zip(flat, self.in_shardings, strict=True)]
         return jax.shard_map(
             lambda *xs: call(callee, *xs),
             mesh=self.mesh,
@@ -284,21 +283,23 @@ def _spec(layout: Layout, leaf: Leaf) -> PartitionSpec:
     return PartitionSpec(*spec_of(layout[: len(leaf.shape)]))
 
 
-def _enter(x: Any, sharding: NamedSharding, leaf: Leaf) -> Any:
+def _enter(x: Any, sharding: NamedSharding) -> Any:
     """Lay a value as `shard_map` takes it: axes of type Explicit are part of its type and must match, others follow by
-    themselves. Raises MeshError for a value whose type names another mesh (an outer jit was given it so)."""
-    theirs = getattr(getattr(jax.typeof(x), "sharding", None), "mesh", None)
-    if theirs is not None and theirs.explicit_axes and Mesh.of(theirs) != Mesh.of(sharding.mesh):
-        raise MeshError(
-            word(
-                f"{leaf.name} lies on another mesh than it is partitioned over",
-                why=f"its type, as the outer jit sees it, names {Mesh.of(theirs)!r}, not {Mesh.of(sharding.mesh)!r}",
-                hint="jax.device_put it before the outer jit, or call the partitioned function outside of it",
-            )
-        )
+    themselves - but for a value whose type names another mesh, which has to be moved to this one."""
     explicit = sharding.mesh.explicit_axes
     if not explicit:
-        return x
+        theirs = getattr(getattr(jax.typeof(x), "sharding", None), "mesh", None)
+        if theirs is None or not theirs.explicit_axes:
+            return x
+        if jax.__version_info__ < (0, 12) and Mesh.of(theirs) != Mesh.of(sharding.mesh):
+            raise MeshError(
+                word(
+                    f"an argument lies on the mesh {Mesh.of(theirs)!r} inside an outer jit, and is partitioned over another",
+                    why=f"jax {jax.__version__} cannot move it there to the axes of type Auto of {Mesh.of(sharding.mesh)!r}",
+                    hint="jax.device_put it before the outer jit, axes of type Explicit, or jax 0.12",
+                )
+            )
+        return jax.device_put(x, sharding)
     spec = [
         tuple(axis for axis in ((entry,) if isinstance(entry, str) else entry or ()) if axis in explicit)
         for entry in sharding.spec

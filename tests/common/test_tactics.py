@@ -23,6 +23,7 @@ from partir import (
     ZeRO,
     zoo,
 )
+from partir.runtime.interpret import interpret
 from partir.zoo import Example
 
 pytestmark = pytest.mark.jax
@@ -94,6 +95,18 @@ def assert_schedule_computes_the_same(name: str, schedule: Any, mesh: str = "4x2
 @pytest.mark.parametrize(("name", "schedule"), APPLICABLE)
 def test_program_under_schedule_equals_one_device(name, schedule, x64):
     assert_schedule_computes_the_same(name, SCHEDULES[schedule])
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"), [case for case in APPLICABLE if case[0] in {*PROGRAMS, "gpt_grouped", "mlp"}]
+)
+def test_core_of_program_under_schedule_equals_one_device(name, schedule, x64):
+    args, expected = arguments_and_expected(name)
+    tr = traced(name, "4x2")
+
+    results = interpret(tr.partition(SCHEDULES[schedule]).core, [*jax.tree.leaves(args), *tr.program.constants])
+
+    assert_same(jax.tree.unflatten(tr.program.trees.results, results), expected)
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
