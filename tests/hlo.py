@@ -6,6 +6,7 @@ into one whose operands are a tuple; an all_to_all becomes one with a tuple of a
 A `while` says how often it runs where XLA knows.
 """
 
+import math
 import re
 from collections import Counter
 
@@ -19,6 +20,7 @@ KINDS = {
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(rf"^\s*(?:ROOT )?%?[\w.-]+ = (?P<type>.*?) (?P<kind>{'|'.join(KINDS)})(?:-start)?\(")
 _GROUPS = re.compile(r"replica_groups=(?:\{\{(?P<first>[\d,]*)\}|\[(?P<count>\d+),(?P<size>\d+)\]<=)")
+_MESH_GROUPS = re.compile(r"replica_groups=mesh\[(?P<mesh>[^\]]*)\] \{(?P<axes>[^}]*)\}")
 _CALLED = re.compile(r"\b(?:condition|body|to_apply|calls|true_computation|false_computation)=%?([\w.-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
@@ -33,6 +35,8 @@ def collectives_in(text: str) -> dict[str, int]:
     {'all_to_all': 1}
     >>> collectives_in("ROOT a = f32[8]{0} all-gather(f32[2]{0} b), replica_groups=[2,4]<=[8], dimensions={0}")
     {'all_gather': 1}
+    >>> collectives_in("%a = (f32[2], f32[2]) all-to-all(%x, %y), replica_groups=mesh['d'=4,'m'=2] {'m'}")
+    {'all_to_all': 1}
     """
     computations: dict[str, list[str]] = {"": []}
     entry = current = ""
@@ -84,7 +88,10 @@ def _operand_count(text: str) -> int:
 
 
 def _group_size(line: str) -> int:
-    found = _GROUPS.search(line)
-    if found is None:
-        raise ValueError(f"a collective without replica groups: {line[:120]}")
-    return int(found["size"]) if found["size"] else len(found["first"].split(","))
+    """Devices that take part together, in any of the three ways XLA writes them."""
+    if (found := _GROUPS.search(line)) is not None:
+        return int(found["size"]) if found["size"] else len(found["first"].split(","))
+    if (found := _MESH_GROUPS.search(line)) is not None:
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", found["mesh"])}
+        return math.prod(sizes[name] for name in re.findall(r"'([^']*)'", found["axes"]))
+    raise ValueError(f"a collective without replica groups: {line[:120]}")

@@ -14,6 +14,7 @@ from xdsl_jax.dialects.stablehlo.attributes import DotAttr
 
 from partir.dialect.kinds import is_pointwise
 from partir.dialect.sdy import OpShardingRuleAttr
+from partir.dialect.stablehlo_attributes import ConvDimensionNumbersAttr
 
 Rule = Callable[[Operation], OpShardingRuleAttr | None]
 
@@ -109,6 +110,44 @@ def top_k(op: Operation) -> OpShardingRuleAttr | None:
     return OpShardingRuleAttr.of(
         [[*batch, [last]]], [result] * len(op.results), [*shape, picked[-1]], need_replication=[last, last + 1]
     )
+
+
+def grouped_convolution(op: Operation) -> OpShardingRuleAttr | None:
+    """Groups of a convolution are independent: `([b, ., gi], [., i, go])->([b, ., go])`, and where the batch is grouped (the
+    gradient of a kernel) `([gb, ., i], [., i, go])->([b, ., go])`. Spatial dims are windows, and closed."""
+    groups = {name: _count(op, name) for name in ("feature_group_count", "batch_group_count")}
+    if max(groups.values()) == 1 or min(groups.values()) > 1:
+        return None
+    numbers = op.properties["dimension_numbers"]
+    assert isinstance(numbers, ConvDimensionNumbersAttr)
+    d = numbers.data
+    lhs, kernel, output = (_shape(v.type) for v in (*op.operands, op.results[0]))
+    group, by_batch = max(groups.values()), groups["batch_group_count"] > 1
+    sizes = [group, output[d.output_batch], kernel[d.kernel_input_feature], output[d.output_feature] // group]
+    g, b, i, o = range(4)
+    whole = [b] if by_batch else []
+
+    def dims(shape: tuple[int, ...], named: dict[int, list[int]]) -> list[list[int]]:
+        found: list[list[int]] = []
+        for dim, size in enumerate(shape):
+            if dim not in named:
+                whole.append(len(sizes))
+                named[dim] = [len(sizes)]
+                sizes.append(size)
+            found.append(named[dim])
+        return found
+
+    operands = [
+        dims(lhs, {d.input_batch: [g, b] if by_batch else [b], d.input_feature: [i] if by_batch else [g, i]}),
+        dims(kernel, {d.kernel_input_feature: [i], d.kernel_output_feature: [g, o]}),
+    ]
+    result = dims(output, {d.output_batch: [b], d.output_feature: [g, o]})
+    return OpShardingRuleAttr.of(operands, [result], sizes, reduction=[i], need_replication=whole)
+
+
+def _count(op: Operation, name: str) -> int:
+    attr = op.properties.get(name)
+    return attr.value.data if isinstance(attr, IntegerAttr) else 1
 
 
 def _blocks(op: Operation, operand: int, start: list[int | None], limit: tuple[int, ...]) -> OpShardingRuleAttr | None:
@@ -212,6 +251,7 @@ OVERRIDES: Mapping[str, Rule] = {
     "stablehlo.concatenate": equal_concatenate,
     "stablehlo.dynamic_slice": picked_slice,
     "chlo.top_k": top_k,
+    "stablehlo.convolution": grouped_convolution,
 }
 """By op name: rules that go before Shardy's where they apply."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerType, TensorType, i32, i64
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, TensorType, i32, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl_jax.dialects.stablehlo.attributes import ComparisonDirection
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
@@ -16,6 +16,7 @@ from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 from partir.dialect.kinds import is_host_effect
 from partir.dialect.sdy import ManualComputationOp, OpShardingRuleAttr, ReturnOp
 from partir.dialect.stablehlo import OPS
+from partir.dialect.stablehlo_attributes import ConvDimensionNumbersAttr
 from partir.lowering.writer import Writer
 from partir.sharding.layout import Axes, Layout, axes_of
 from partir.sharding.rule import shape_of
@@ -83,6 +84,8 @@ def _copy(region: Region, captured: dict[SSAValue, SSAValue]) -> Region:
 
 def _properties(op: Operation, operands: Sequence[SSAValue]) -> dict[str, Attribute]:
     """The properties of the local op: those that count elements of a cut dim are scaled to it."""
+    if op.name == "stablehlo.convolution":
+        return {**op.properties, **_fix_groups(op, operands)}
     fix = _FIXES.get(op.name)
     if fix is None:
         return dict(op.properties)
@@ -103,6 +106,19 @@ def _array(values: Sequence[int]) -> Attribute:
 
 def _scaled(op: Operation, names: Sequence[str], before: Shape, after: Shape) -> dict[str, Attribute]:
     return {name: _array([v * b // a for v, a, b in zip(_ints(op, name), before, after, strict=True)]) for name in names}
+
+
+def _fix_groups(op: Operation, operands: Sequence[SSAValue]) -> dict[str, Attribute]:
+    """A convolution's groups on slices: as many as this device has of them."""
+    numbers = op.properties["dimension_numbers"]
+    assert isinstance(numbers, ConvDimensionNumbersAttr)
+    d = numbers.data
+    lhs, kernel, whole = (shape_of(v.type) for v in (*operands, op.operands[0]))
+    count = op.properties["batch_group_count"]
+    assert isinstance(count, IntegerAttr)
+    features = lhs[d.input_feature] // kernel[d.kernel_input_feature]
+    batches = count.value.data * lhs[d.input_batch] // whole[d.input_batch] if count.value.data > 1 else 1
+    return {"feature_group_count": IntegerAttr(features, i64), "batch_group_count": IntegerAttr(batches, i64)}
 
 
 def _fix_slice(op: Operation, before: Shape, after: Shape) -> dict[str, Attribute]:

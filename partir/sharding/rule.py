@@ -15,7 +15,6 @@ from xdsl.dialects.builtin import (
     AnyFloat,
     ComplexType,
     DenseIntOrFPElementsAttr,
-    IntegerAttr,
     IntegerType,
     Signedness,
     TensorType,
@@ -199,7 +198,7 @@ def _read(op: Operation, attr: OpShardingRuleAttr, kind: str | None) -> Rule:
         else:
             closed |= factors
     if op.name == "stablehlo.convolution":
-        closed |= _windowed(op, operands, results) | _grouped(op, operands, results)
+        closed |= _windowed(op, operands, results)
     types = [*(v.type for v in op.operands), *(v.type for v in op.results)]
     for dims, type_ in zip((*operands, *results), types, strict=True):
         for factors, size in zip(dims, shape_of(type_), strict=True):
@@ -236,23 +235,3 @@ def _windowed(op: Operation, operands: Sequence[Positions], results: Sequence[Po
     d = numbers.data
     spatial = ((operands[0], d.input_spatial), (operands[1], d.kernel_spatial), (results[0], d.output_spatial))
     return {f for dims, places in spatial for place in places for f in dims[place]}
-
-
-def _grouped(op: Operation, operands: Sequence[Positions], results: Sequence[Positions]) -> set[int]:
-    """Factors that a grouped convolution ties to its groups: features where features are grouped, the batch where it is."""
-    numbers = op.properties["dimension_numbers"]
-    assert isinstance(numbers, ConvDimensionNumbersAttr)
-    d = numbers.data
-    lhs, kernel, output = operands[0], operands[1], results[0]
-    closed: set[int] = set()
-    if _count(op, "feature_group_count") > 1:
-        closed |= {*lhs[d.input_feature], *kernel[d.kernel_input_feature], *kernel[d.kernel_output_feature]}
-        closed |= {*output[d.output_feature]}
-    if _count(op, "batch_group_count") > 1:
-        closed |= {*lhs[d.input_batch], *output[d.output_batch], *kernel[d.kernel_output_feature], *output[d.output_feature]}
-    return closed
-
-
-def _count(op: Operation, name: str) -> int:
-    attr = op.properties.get(name)
-    return attr.value.data if isinstance(attr, IntegerAttr) else 1
