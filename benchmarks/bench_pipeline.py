@@ -41,9 +41,7 @@ def partir_alone(layers: int) -> dict[str, float]:
     from partir.tactics import run
 
     example = partir.zoo.gpt(layers=layers, **SIZES)
-    step = partir.jit(
-        example.fun, mesh=partir.Mesh(data=4, model=2), schedule=[], donate_argnums=example.donate_argnums
-    )
+    step = partir.jit(example.fun, mesh=partir.Mesh(data=4, model=2), schedule=[], donate_argnums=example.donate_argnums)
     clock = time.perf_counter
     start = clock()
     traced = step.trace(*example.args)

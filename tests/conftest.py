@@ -64,8 +64,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         expected = path.read_text().splitlines() if path.exists() else []
         if lines != expected:
             diff = "\n".join(difflib.unified_diff(expected, lines, f"golden/{name}.txt", "now", lineterm=""))
-            pytest.fail(
-                f"{diff}\nif this is what should be: pytest --update-golden {request.node.nodeid}", pytrace=False
-            )
+            pytest.fail(f"{diff}\nif this is what should be: pytest --update-golden {request.node.nodeid}", pytrace=False)
 
     return compare

@@ -57,9 +57,7 @@ def assert_same(actual: Any, expected: Any) -> None:
 def assert_close_to_largest(actual: Any, expected: Any, tolerance: float) -> None:
     """Every entry within `tolerance` times the largest entry of its leaf's tree: what float32 can promise."""
     largest = max(_largest(leaf) for leaf in jax.tree.leaves(expected))
-    for (path, there), here in zip(
-        jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(actual), strict=True
-    ):
+    for (path, there), here in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(actual), strict=True):
         error = np.max(np.abs(_numbers(here) - _numbers(there)), initial=0.0)
         assert error <= tolerance * largest, f"{jax.tree_util.keystr(path)}: off by {error}, largest entry {largest}"
 

@@ -76,7 +76,7 @@ _op("trace", lambda x: jnp.trace(x) + jnp.einsum("ii->i", x).sum(), _draw(8, 8))
 
 for _kind in ("sum", "max", "min", "prod"):
     for _dtype in ("float64", "bfloat16", "float16", "int8"):
-        _op(f"{_kind}_{_dtype}", lambda x, f=getattr(jnp, _kind): (f(x, 0), f(x, 1)), _draw(8, 8, dtype=_dtype))
+        _op(f"{_kind}_{_dtype}", lambda x, name=_kind: [getattr(jnp, name)(x, d) for d in (0, 1)], _draw(8, 8, dtype=_dtype))
 _op("sum_all", lambda x: x.sum(), _draw(8, 8, 4))
 _op("sum_complex", lambda x: (x.sum(0), x.prod(1)), _draw(8, 8, dtype="complex128"))
 _op("sum_uint8", lambda x: jnp.sum(x, 0, dtype="uint8"), _draw(8, 8, dtype="uint8"))
@@ -91,7 +91,12 @@ _op("var", lambda x: (jnp.var(x, 0), jnp.mean(x, 1), jnp.linalg.norm(x)), _draw(
 _op("median", lambda x: (jnp.median(x, 0), jnp.quantile(x, 0.3, 1)), _draw(8, 8))
 _op("reduce_with_init", lambda x: lax.reduce(x, np.float64(3), lax.add, [0]), _draw(8, 8))
 _op("reduce_max_with_init", lambda x: lax.reduce(x, np.float64(0.5), lax.max, [1]), _draw(8, 8))
-_op("reduce_two", lambda x, y: lax.reduce((x, y), (0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), [0]), _draw(8, 8), _draw(8, 8))
+_op(
+    "reduce_two",
+    lambda x, y: lax.reduce((x, y), (0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), [0]),
+    _draw(8, 8),
+    _draw(8, 8),
+)
 _op("reduce_own_body", lambda x: lax.reduce(x, np.float64(0), lambda a, b: a + b + a * b, [0]), 0.1 * _draw(8, 8))
 
 # ---- what a pending sum meets on its way
@@ -113,7 +118,13 @@ _op("sum_narrowed", lambda x: x.sum(0).astype(jnp.int8), _index(90, 8, 8))
 _op("sum_concatenated", lambda x, w, y: jnp.concatenate([x @ w, y]), _draw(8, 8), _draw(8, 8), _draw(8, 8))
 _op("sum_sliced", lambda x, w: ((x @ w)[1:5], (x @ w)[::-1]), _draw(8, 8), _draw(8, 8))
 _op("sum_dotted", lambda x, w, v: (x @ w) @ v, _draw(8, 8), _draw(8, 8), _draw(8, 8))
-_op("sum_updated", lambda x, w, u: lax.dynamic_update_slice(x @ w, u, (np.int32(2), np.int32(3))), _draw(8, 8), _draw(8, 8), _draw(2, 2))
+_op(
+    "sum_updated",
+    lambda x, w, u: lax.dynamic_update_slice(x @ w, u, (np.int32(2), np.int32(3))),
+    _draw(8, 8),
+    _draw(8, 8),
+    _draw(2, 2),
+)
 _op("max_of_max", lambda x, y: jnp.maximum(x.max(0), y.max(0)), _draw(8, 8), _draw(8, 8))
 _op("max_reshaped", lambda x: jnp.max(x, 0).reshape(2, 4) * 2, _draw(8, 8))
 _op("complex_of_sums", lambda x, w: lax.complex(x @ w, x @ w), _draw(8, 8), _draw(8, 8))
@@ -125,7 +136,11 @@ _op("cumsum", lambda x: (jnp.cumsum(x, 0), jnp.cumprod(x, 1), lax.cummax(x, 0), 
 _op("cumsum_reverse", lambda x: lax.cumsum(x, 0, reverse=True), _draw(8, 8))
 _op("max_pool", lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2), (1, 2, 2), "VALID"), _draw(8, 8, 8))
 _op("average_pool", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3, 3), (1, 1, 1), "SAME"), _draw(8, 8, 8))
-_op("max_pool_gradient", jax.grad(lambda x: (lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2), (1, 2, 2), "VALID") ** 2).sum()), _draw(8, 8, 8))
+_op(
+    "max_pool_gradient",
+    jax.grad(lambda x: (lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2), (1, 2, 2), "VALID") ** 2).sum()),
+    _draw(8, 8, 8),
+)
 _op("sort", lambda x: (jnp.sort(x, 0), jnp.sort(x, 1, descending=True)), _draw(8, 8))
 _op("argsort", lambda x: (jnp.argsort(x, 0), jnp.argsort(x, 1, stable=True)), _draw(8, 8, dtype="int8"))
 _op("sort_by_keys", lambda x, y: lax.sort((x, y), dimension=0, num_keys=2), _draw(8, 8, dtype="int32"), _draw(8, 8))

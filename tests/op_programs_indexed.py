@@ -108,9 +108,7 @@ _op(
 )
 _op(
     "dropout_checkpointed",
-    jax.grad(
-        jax.checkpoint(lambda x, k: (jnp.sin(jnp.where(jax.random.bernoulli(k, 0.5, x.shape), x, 0) @ x) ** 2).sum())
-    ),
+    jax.grad(jax.checkpoint(lambda x, k: (jnp.sin(jnp.where(jax.random.bernoulli(k, 0.5, x.shape), x, 0) @ x) ** 2).sum())),
     _draw(8, 8),
     _key,
 )
@@ -119,7 +117,12 @@ _op(
 
 _op("scan", lambda c, x: lax.scan(lambda c, x: (jnp.tanh(c + x), c * x), c, x), _draw(8), _draw(4, 8))
 _op("scan_sum", lambda w, x: lax.scan(lambda c, r: (c + r @ w, None), jnp.zeros(8), x)[0], _draw(8, 8), _draw(4, 8))
-_op("scan_gradient", jax.grad(lambda w, x: (lax.scan(lambda c, r: (jnp.tanh(c @ w + r), None), x[0], x)[0] ** 2).sum()), _draw(8, 8), _draw(4, 8))
+_op(
+    "scan_gradient",
+    jax.grad(lambda w, x: (lax.scan(lambda c, r: (jnp.tanh(c @ w + r), None), x[0], x)[0] ** 2).sum()),
+    _draw(8, 8),
+    _draw(4, 8),
+)
 _op("fori_loop", lambda x: lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) + i, x), _draw(8, 8))
 _op("while_loop", lambda x: lax.while_loop(lambda c: jnp.sum(c**2) > 1, lambda c: c / 2, x), _draw(8, 8))
 _op("cond", lambda p, x: lax.cond(p.sum() > 0, jnp.sin, jnp.cos, x), _draw(8), _draw(8, 8))
@@ -130,8 +133,18 @@ _op(
     _draw(8, 8),
 )
 _op("map", lambda x, w: lax.map(lambda r: r @ w, x), _draw(8, 8), _draw(8, 8))
-_op("microbatches", lambda w, x: lax.scan(lambda c, r: (c + r.T @ (r @ w), None), jnp.zeros((8, 8)), x.reshape(4, 4, 8))[0], _draw(8, 8), _draw(16, 8))
-_op("gather_in_scan_gradient", jax.grad(lambda t, i: (lax.scan(lambda c, k: (c + t[k].sum() ** 2, None), 0.0, i)[0])), _draw(8, 8), _index(8, 4, 8))
+_op(
+    "microbatches",
+    lambda w, x: lax.scan(lambda c, r: (c + r.T @ (r @ w), None), jnp.zeros((8, 8)), x.reshape(4, 4, 8))[0],
+    _draw(8, 8),
+    _draw(16, 8),
+)
+_op(
+    "gather_in_scan_gradient",
+    jax.grad(lambda t, i: lax.scan(lambda c, k: (c + t[k].sum() ** 2, None), 0.0, i)[0]),
+    _draw(8, 8),
+    _index(8, 4, 8),
+)
 _op("loop_reads_outside", lambda x, w: lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c @ w) + x, x), _draw(8, 8), _draw(8, 8))
 _op("remat", jax.grad(jax.checkpoint(lambda w, x: (jnp.tanh(x @ w) @ w).sum())), _draw(8, 8), _draw(8, 8))
 _op("custom_vjp", jax.grad(lambda x: jax.nn.relu(x).sum() + jax.nn.gelu(x).sum() + (jnp.linalg.norm(x))), _draw(8, 8))

@@ -84,9 +84,7 @@ def grouped_attention(params, x):
     return _grouped_attention(params, x, kv_heads=8)
 
 
-@_program(
-    {"query": _shape(16, 16), "key": _shape(16, 4), "value": _shape(16, 4), "output": _shape(16, 16)}, _shape(8, 8, 16)
-)
+@_program({"query": _shape(16, 16), "key": _shape(16, 4), "value": _shape(16, 4), "output": _shape(16, 16)}, _shape(8, 8, 16))
 def few_kv_heads(params, x):
     """8 query heads on 2 key-value heads, fewer than an axis of 4 or 8 devices."""
     return _grouped_attention(params, x, kv_heads=2)

@@ -182,9 +182,7 @@ def test_another_static_argument_is_another_program():
 
 @pytest.mark.parametrize("make", [np.array, jnp.array], ids=["numpy", "jax"])
 def test_donated_arguments(make):
-    step = partir.jit(
-        lambda x, y: (x + 1, y * 2), mesh=MESH, schedule=ON_ROWS, donate_argnums=0, donate_argnames="y"
-    )
+    step = partir.jit(lambda x, y: (x + 1, y * 2), mesh=MESH, schedule=ON_ROWS, donate_argnums=0, donate_argnames="y")
     x, y = make(X), make(X)
 
     actual = step(x, y=y)

@@ -70,9 +70,7 @@ def assert_refused(error: type[Exception], *says: str, by: Callable[[], Any]) ->
     ids=repr,
 )
 def test_axis_that_is_not_in_the_mesh(tactic):
-    assert_refused(
-        MeshError, 'no mesh axis "batch"', "the mesh has data=4, model=2", by=lambda: traced().partition([tactic])
-    )
+    assert_refused(MeshError, 'no mesh axis "batch"', "the mesh has data=4, model=2", by=lambda: traced().partition([tactic]))
 
 
 @pytest.mark.parametrize("where", ["in_shardings", "out_shardings"])
@@ -145,9 +143,7 @@ def test_tag_that_nothing_has():
 
 
 def test_scope_that_nothing_is_in():
-    assert_refused(
-        NoEffectError, 'in scope "encoder"', by=lambda: traced().partition([Megatron("model", scope="encoder")])
-    )
+    assert_refused(NoEffectError, 'in scope "encoder"', by=lambda: traced().partition([Megatron("model", scope="encoder")]))
 
 
 # ---- dims
@@ -191,9 +187,7 @@ def test_named_dims_that_do_not_divide_are_all_told_at_once():
 
     assert_refused(TilingError, *told, by=lambda: tr.partition([Manual({"**/w": 0, "x": 0}, axis="data")]))
     assert_refused(TilingError, *told, by=lambda: tr.partition([Manual({"**/w": P("data"), "x": P("data")})]))
-    assert_refused(
-        TilingError, "cannot tile x", *_NUMBERS, by=lambda: tr.partition([DataParallel("data", inputs="x")])
-    )
+    assert_refused(TilingError, "cannot tile x", *_NUMBERS, by=lambda: tr.partition([DataParallel("data", inputs="x")]))
 
 
 def test_fixed_shardings_that_do_not_divide_are_all_told_at_once():
@@ -371,9 +365,7 @@ def test_truncated_strategy_file(saved):
     for size in (0, 1, len(text) // 2, len(text) - 3):
         saved.write_text(text[:size])
 
-        assert_refused(
-            StrategyError, str(saved), "damaged", f"of {size} characters", by=lambda: partir.load_strategy(saved)
-        )
+        assert_refused(StrategyError, str(saved), "damaged", f"of {size} characters", by=lambda: partir.load_strategy(saved))
 
 
 @pytest.mark.parametrize("data", [b"garbage", b"\xff\xfe\x00", b"[]", b"NaN", b"3", b'{"a": 1}', b"[" * 100_000])

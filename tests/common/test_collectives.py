@@ -113,9 +113,9 @@ def test_zero_2_scatters_gradients_and_gathers_new_parameters(layers, schedule, 
         "all_reduce": partitioned(layers, below).collectives["all_reduce"] - sharded,
         "reduce_scatter": sharded,
     }
-    assert all(
-        use.operation.name == "func.return" for op in spmd_ops(part, "all_gather") for use in op.results[0].uses
-    ), "what is gathered is a new parameter, on its way out"
+    assert all(use.operation.name == "func.return" for op in spmd_ops(part, "all_gather") for use in op.results[0].uses), (
+        "what is gathered is a new parameter, on its way out"
+    )
 
 
 @pytest.mark.parametrize(("schedule", "below"), [("zero3", "batch"), ("both+zero3", "both")])
@@ -218,7 +218,7 @@ def test_partirs_own_transformer_has_its_published_counts():
 # ---- what XLA compiles is what was planned
 
 
-_COLLECTIVE_OPS = {f"spmd.{k}" for k in "all_gather all_reduce reduce_scatter all_to_all collective_permute".split()}
+_COLLECTIVE_OPS = {f"spmd.{k}" for k in ["all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute"]}
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -35,11 +35,7 @@ def specs_by_path(part: partir.Partitioned) -> list[tuple[str, str, str]]:
     signature = part.program.signature
     arguments = list(zip(signature.arguments, _specs(part.in_specs), strict=True))
     parameters = {leaf.path[1:]: spec for leaf, spec in arguments if leaf.path[0] == "params"}
-    alike = {
-        leaf
-        for leaf, spec in arguments
-        if leaf.path[0] == "opt_state" and parameters.get(leaf.path[-_DEPTH:]) == spec
-    }
+    alike = {leaf for leaf, spec in arguments if leaf.path[0] == "opt_state" and parameters.get(leaf.path[-_DEPTH:]) == spec}
     shown = [(leaf, spec) for leaf, spec in arguments if leaf not in alike]
     for i, (leaf, spec) in enumerate(zip(signature.results, _specs(part.out_specs), strict=True)):
         if i not in signature.argument_of_result:

@@ -48,12 +48,11 @@ _NO_HIDDEN = frozenset({"megatron", "both", "both+zero2", "both+zero3"}) | _NO_S
 
 WITHOUT_EFFECT: dict[str, frozenset[str]] = {
     **dict.fromkeys(
-        "matmul recurrence cross_entropy_grad closure_and_nested_jit scanned_layers convolution_grad".split(),
+        ["matmul", "recurrence", "cross_entropy_grad", "closure_and_nested_jit", "scanned_layers", "convolution_grad"],
         _NO_PARAMETERS,
     ),
-    **dict.fromkeys(
-        "attention attention_grad grouped_attention few_kv_heads three_heads".split(), _NO_OPTIMIZER | _NO_TABLE
-    ),
+    **dict.fromkeys(["attention", "attention_grad", "grouped_attention"], _NO_OPTIMIZER | _NO_TABLE),
+    **dict.fromkeys(["few_kv_heads", "three_heads"], _NO_OPTIMIZER | _NO_TABLE),
     **dict.fromkeys(["merged_rows", "layer_norm_grad"], _NO_HIDDEN | _NO_TABLE),
     **dict.fromkeys(["mlp_grad", "clipped_sgd_step"], _NO_TABLE),
     **dict.fromkeys(["mlp", "mlp_clipped"], _NO_TABLE | _NO_SEQUENCE),
@@ -61,10 +60,7 @@ WITHOUT_EFFECT: dict[str, frozenset[str]] = {
 """Where some tactic of a schedule has nothing to do, and says so: no argument is state, nothing is looked up, ..."""
 
 APPLICABLE = [
-    (name, schedule)
-    for name in EXAMPLES
-    for schedule in SCHEDULES
-    if schedule not in WITHOUT_EFFECT.get(name, frozenset())
+    (name, schedule) for name in EXAMPLES for schedule in SCHEDULES if schedule not in WITHOUT_EFFECT.get(name, frozenset())
 ]
 
 
@@ -97,9 +93,7 @@ def test_program_under_schedule_equals_one_device(name, schedule, x64):
     assert_schedule_computes_the_same(name, SCHEDULES[schedule])
 
 
-@pytest.mark.parametrize(
-    ("name", "schedule"), [case for case in APPLICABLE if case[0] in {*PROGRAMS, "gpt_grouped", "mlp"}]
-)
+@pytest.mark.parametrize(("name", "schedule"), [case for case in APPLICABLE if case[0] in {*PROGRAMS, "gpt_grouped", "mlp"}])
 def test_core_of_program_under_schedule_equals_one_device(name, schedule, x64):
     args, expected = arguments_and_expected(name)
     tr = traced(name, "4x2")

@@ -16,7 +16,11 @@ def test_zero_3_does_not_keep_gathered_parameters() -> None:
     paths = [str(script.parents[1]), os.environ.get("PYTHONPATH", "")]
 
     out = subprocess.run(
-        [sys.executable, str(script)], check=True, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        [sys.executable, str(script)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
     ).stdout
     found = json.loads(out.splitlines()[-1])
     whole, sharded, parameters = found["data_parallel"], found["zero_3"], found["parameters"]

@@ -5,9 +5,7 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # XLA's CPU backend schedules for concurrency, all gathers at once; accelerators schedule for memory, and so does this.
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=8 --xla_cpu_enable_concurrency_optimized_scheduler=false"
-)
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 --xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 import jax
 import numpy as np
