@@ -22,7 +22,7 @@ from partir.dialect.spmd import (
 from partir.dialect.stablehlo import OPS
 from partir.lowering.free import Remaker
 from partir.lowering.localise import attributes_of, localise, mask
-from partir.lowering.writer import Writer
+from partir.lowering.writer import Writer, uncollected
 from partir.sharding.layout import Axes, Layout, local_shape, spec_of, whole
 from partir.sharding.plan import Plan, Reshard
 from partir.sharding.reshard import Place, Step, between
@@ -38,7 +38,8 @@ IDENTITIES = frozenset({"sdy.sharding_constraint", "partir.tag"})
 
 def to_spmd(plan: Plan) -> ModuleOp:
     """The device-local program of a plan: `main` on local shapes, with collectives over axis names."""
-    return _Lowering(plan).run()
+    with uncollected():
+        return _Lowering(plan).run()
 
 
 class _Lowering:
