@@ -184,7 +184,8 @@ class Executable:
         """The function itself, on flat arguments."""
         flat = (*flat, *self.program.constants)
         callee = Callee(self.local, self.out_avals, self.program.host or Host(), self.program.name)
-        placed = [_enter(x, sharding) for x, sharding in zip(flat, self.in_shardings, strict=True)]
+        leaves = self.program.signature.arguments
+        placed = [_enter(x, sharding, leaf) for x, sharding, leaf in zip(flat, self.in_shardings, leaves, strict=True)]
         return jax.shard_map(
             lambda *xs: call(callee, *xs),
             mesh=self.mesh,
@@ -283,7 +284,7 @@ def _spec(layout: Layout, leaf: Leaf) -> PartitionSpec:
     return PartitionSpec(*spec_of(layout[: len(leaf.shape)]))
 
 
-def _enter(x: Any, sharding: NamedSharding) -> Any:
+def _enter(x: Any, sharding: NamedSharding, leaf: Leaf) -> Any:
     """Lay a value as `shard_map` takes it: axes of type Explicit are part of its type and must match, others follow by
     themselves - but for a value whose type names another mesh, which has to be moved to this one."""
     explicit = sharding.mesh.explicit_axes
@@ -291,12 +292,13 @@ def _enter(x: Any, sharding: NamedSharding) -> Any:
         theirs = getattr(getattr(jax.typeof(x), "sharding", None), "mesh", None)
         if theirs is None or not theirs.explicit_axes:
             return x
-        if jax.__version_info__ < (0, 12) and Mesh.of(theirs) != Mesh.of(sharding.mesh):
+        if jax.__version_info__ < (0, 11) and Mesh.of(theirs) != Mesh.of(sharding.mesh):
             raise MeshError(
                 word(
-                    f"an argument lies on the mesh {Mesh.of(theirs)!r} inside an outer jit, and is partitioned over another",
+                    f"{leaf.name} lies on another mesh than it is partitioned over",
+                    where=f"inside an outer jit, which sees it on {Mesh.of(theirs)!r}",
                     why=f"jax {jax.__version__} cannot move it there to the axes of type Auto of {Mesh.of(sharding.mesh)!r}",
-                    hint="jax.device_put it before the outer jit, axes of type Explicit, or jax 0.12",
+                    hint="jax.device_put it before the outer jit, axes of type Explicit, or a newer jax",
                 )
             )
         return jax.device_put(x, sharding)

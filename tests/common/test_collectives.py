@@ -202,6 +202,24 @@ def test_megatron_reduces_as_often_where_query_key_and_value_are_one_matrix(laye
     assert part.collectives == {"all_reduce": 4 * layers - 1, "all_gather": layers}
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2, 4, 8])
+def test_key_value_heads_fewer_than_the_devices(kv_heads):
+    """CASES a3: on 4 devices fewer than 4 stay whole and the query heads are split within each; no activation is gathered."""
+    example = zoo.gpt(1, **_SMALL | {"heads": 8, "d_model": 64, "kv_heads": kv_heads})
+    tr = partir.jit(example.fun, mesh=mesh_of("2x4"), donate_argnums=example.donate_argnums).trace(*example.args)
+
+    part = tr.partition(SCHEDULES["megatron"])
+
+    attention = "layer_0/attention"
+    whole = kv_heads < 4
+    assert part.in_specs[0][f"{attention}/key"]["w"] == (P() if whole else P(None, "model"))
+    # Gradients of the keys and of the values sum over the query heads of all devices.
+    assert part.collectives["all_reduce"] == 4 + 2 * whole
+    gathered = [op.results[0].type.get_shape() for op in spmd_ops(part, "all_gather")]
+    assert set(gathered) <= {(64, 64), (64,)}, "parameters, whose heads no PartitionSpec can say"
+    assert not gathered or kv_heads == 2
+
+
 PARTIR_T32 = {"batch": {"all_reduce": 290}, "megatron": {"all_reduce": 128}, "both": {"all_reduce": 418}}
 """Published: Alabed et al. 2024 (arXiv 2401.11202), the 32-layer transformer."""
 
