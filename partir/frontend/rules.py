@@ -101,6 +101,24 @@ def picked_slice(op: Operation) -> OpShardingRuleAttr | None:
     return OpShardingRuleAttr.of([operand, *scalars], [result], sizes, reduction=summed, need_replication=whole)
 
 
+def placed_update(op: Operation) -> OpShardingRuleAttr | None:
+    """An update at a running index: dims it covers are shared, `([i, k], [j, k], [], [])->([i, k])`; who may cut i, the dim it
+    is placed in, depends on how much of it the update has."""
+    whole, part = _shape(op.operands[0].type), _shape(op.operands[1].type)
+    sizes = list(whole)
+    dims = [[d] for d in range(len(whole))]
+    update: list[list[int]] = []
+    for d, (size, taken) in enumerate(zip(whole, part, strict=True)):
+        if taken == size:
+            update.append([d])
+        else:
+            update.append([len(sizes)])
+            sizes.append(taken)
+    inner = list(range(len(whole), len(sizes)))
+    scalars: list[list[list[int]]] = [[]] * (len(op.operands) - 2)
+    return OpShardingRuleAttr.of([dims, update, *scalars], [dims], sizes, need_replication=inner)
+
+
 def top_k(op: Operation) -> OpShardingRuleAttr | None:
     """The k largest along the last dim, which must be whole; dims before it are batch: `([i, j])->([i, k], [i, k])`."""
     shape, picked = _shape(op.operands[0].type), _shape(op.results[0].type)
@@ -250,6 +268,7 @@ OVERRIDES: Mapping[str, Rule] = {
     "stablehlo.pad": aligned_pad,
     "stablehlo.concatenate": equal_concatenate,
     "stablehlo.dynamic_slice": picked_slice,
+    "stablehlo.dynamic_update_slice": placed_update,
     "chlo.top_k": top_k,
     "stablehlo.convolution": grouped_convolution,
 }
