@@ -22,7 +22,7 @@ from partir.dialect.core import OriginAttr, TagOp
 from partir.dialect.sdy import MeshAttr, OpShardingRuleAttr, ShardingConstraintOp, TensorShardingAttr
 from partir.dialect.text import context, parse_attribute
 from partir.frontend.marks import CONSTRAIN, TAG
-from partir.frontend.normalise import scalars_first
+from partir.frontend.normalise import normalised
 from partir.frontend.rules import rule_for
 from partir.frontend.scopes import Origins
 from partir.mesh import Mesh
@@ -103,7 +103,7 @@ class _Bridge:
             if name == "stablehlo.constant" and (literal := self.literal(op)) is not None:
                 values[op.results[0]] = literal
                 continue
-            made = scalars_first(self.op(op, name, values, prefix))
+            made = normalised(self.op(op, name, values, prefix))
             for new in made:
                 into.add_op(new)
             for old, result in zip(op.results, made[-1].results, strict=True):

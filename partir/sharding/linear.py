@@ -13,7 +13,7 @@ from typing import Any
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, TensorType
 from xdsl.ir import Operation, OpResult, SSAValue
 
-from partir.sharding.rule import body_kind, one
+from partir.dialect.reduction import body_kind, neutral
 
 ADDS: dict[str, tuple[int, ...] | None] = {
     "stablehlo.add": (0, 1),
@@ -117,4 +117,7 @@ def is_zero(value: SSAValue) -> bool:
 def is_one(value: SSAValue) -> bool:
     """Whether a value is a constant one."""
     splat = splat_of(value)
-    return splat is not None and splat.data.data.startswith(one(splat.get_element_type()))
+    if splat is None:
+        return False
+    one = neutral(splat.get_element_type(), "mul")
+    return one is not None and splat.data.data.startswith(one)

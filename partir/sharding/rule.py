@@ -6,34 +6,18 @@ soundly (needs replication, is permuted, sits in only some of the results) is *c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from xdsl.dialects.builtin import (
-    AnyFloat,
-    ComplexType,
-    DenseIntOrFPElementsAttr,
-    IntegerType,
-    Signedness,
-    TensorType,
-    i1,
-)
+from xdsl.dialects.builtin import TensorType, i1
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
+from partir.dialect.reduction import body_kind, is_neutral
 from partir.dialect.sdy import OpShardingRuleAttr
 from partir.dialect.stablehlo_attributes import ConvDimensionNumbersAttr
 
-REDUCTIONS = {
-    "stablehlo.add": "add",
-    "stablehlo.multiply": "mul",
-    "stablehlo.maximum": "max",
-    "stablehlo.minimum": "min",
-    "stablehlo.and": "and",
-    "stablehlo.or": "or",
-}
 SUMMING = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.gather", "stablehlo.dynamic_slice"})
 SOURCES = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.iota", "stablehlo.constant"})
 
@@ -62,23 +46,6 @@ def shape_of(type_: Attribute) -> tuple[int, ...]:
     return type_.get_shape() if isinstance(type_, TensorType) else ()
 
 
-def body_kind(op: Operation) -> str | None:
-    """The reduction kind of an op whose region combines two scalars with one known op, else None.
-
-    before   reduce(%x) { ^(a, b): %s = stablehlo.add %a, %b ; return %s }
-    after    "add"
-    """
-    if len(op.regions) != 1 or not op.regions[0].blocks:
-        return None
-    block = op.regions[0].blocks[0]
-    body = list(block.ops)
-    if len(body) != 2 or len(block.args) != 2 or set(body[0].operands) != set(block.args):
-        return None
-    if tuple(body[1].operands) != tuple(body[0].results):
-        return None
-    return REDUCTIONS.get(body[0].name)
-
-
 def _kind_of(op: Operation) -> str | None:
     """How pieces of a cut reduction are put together; None when a cut would be wrong, or no collective could do it."""
     if op.name in SUMMING:
@@ -93,37 +60,6 @@ def _kind_of(op: Operation) -> str | None:
 
 def _element(value: SSAValue) -> Attribute | None:
     return value.type.element_type if isinstance(value.type, TensorType) else None
-
-
-def is_neutral(value: SSAValue, kind: str) -> bool:
-    """Whether a value is a literal that changes nothing when it is combined once more."""
-    op = value.owner
-    attr = op.properties.get("value") if isinstance(op, Operation) and op.name == "stablehlo.constant" else None
-    if not isinstance(attr, DenseIntOrFPElementsAttr) or not attr.is_splat():
-        return False
-    element, raw = attr.get_element_type(), attr.data.data[: attr.get_element_type().compile_time_size]
-    if kind in ("add", "or"):
-        return not any(raw)
-    if kind == "mul":
-        return raw == one(element)
-    if isinstance(element, IntegerType):
-        if kind == "and" or element.width.data == 1:
-            return (raw[0] & 1 == 1) == (kind in ("and", "min"))
-        bits, unsigned = element.width.data, element.signedness.data == Signedness.UNSIGNED
-        low, high = (0, 2**bits - 1) if unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-        return int.from_bytes(raw, "little", signed=not unsigned) == (low if kind == "max" else high)
-    return attr.get_values()[0] == (-math.inf if kind == "max" else math.inf)
-
-
-def one(element: Attribute) -> bytes:
-    """The bytes of the number one."""
-    if isinstance(element, ComplexType):
-        part = element.element_type
-        return one(part) + bytes(part.compile_time_size)
-    if isinstance(element, IntegerType):
-        return (1).to_bytes(element.compile_time_size, "little")
-    assert isinstance(element, AnyFloat)
-    return element.pack([1.0])
 
 
 def closed_rule(op: Operation) -> Rule:

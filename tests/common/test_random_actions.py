@@ -106,3 +106,20 @@ def test_the_sequences_cover_every_kind_of_action(x64):
     assert {type(action) for action in drawn} == {Tile, Replicate, Prefer, Cut}
     assert any(getattr(action, "value", "").startswith("@") for action in drawn)
     assert both_orders == {("data", "model"), ("model", "data")}
+
+
+@pytest.mark.parametrize("combine", ["add", "mul", "max", "min"])
+def test_a_reduction_from_another_value_counts_it_once(x64, combine):
+    """Right after an all_to_all, XLA makes one reduction per piece, and counts the value in each."""
+    args = (np.arange(64.0).reshape(8, 8) / 32,)
+
+    def fun(x):
+        return jax.lax.reduce(x, np.float64(3), getattr(jax.lax, combine), [0])
+
+    tr = partir.jit(fun, mesh=mesh_of("2x4")).trace(*args)
+    part = partitioned(tr, [Tile("x", 0, "data"), Tile("x", 1, "model"), Tile("x", 1, "data")])
+    assert_same(part(*args), fun(*args))
+    assert_same(interpret(part.core, list(args))[0], fun(*args))
+    rows = partitioned(tr, [Tile("x", 0, "data")])
+    assert_same(rows(*args), fun(*args))
+    assert rows.collectives == {"all_reduce": 1}  # so it can be done in pieces
