@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, Module
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl_jax.dialects.stablehlo.data_movement_ops import ScatterOp
 
+from partir.collector import paused
 from partir.dialect.core import INDEX, SCALAR_I32, CoordinateOp, LoopOp, SliceOp, YieldOp
 from partir.dialect.sdy import OpShardingRuleAttr
 from partir.lowering import boundary
@@ -27,6 +28,7 @@ PROPERTIES = "partir.properties"
 """On the outermost loop: those properties of the op that count elements of a dim which is cut, as they are of the whole op."""
 
 
+@paused()
 def materialise(plan: Plan) -> ModuleOp:
     """The program as Core IR: each op that the plan cuts stands in loops, all others as they are.
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from xdsl.dialects.builtin import ModuleOp
 
+from partir.collector import paused
 from partir.errors import IRError, word
 from partir.lowering import boundary
 from partir.lowering.evidence import Claim, Evidence, Place, gather, refused
@@ -38,6 +39,7 @@ FIRM = 1 << 20
 """The weight of an order that no `Prefer` can mend."""
 
 
+@paused()
 def read_core(module: ModuleOp) -> Assignment:
     """The assignment a Core module is written from; materialised, it gives the same loops.
 

@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, Module
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
+from partir.collector import paused
 from partir.dialect.core import BarrierOp, OriginAttr, TileAttr
 from partir.dialect.sdy import MeshAttr, MeshOp, TensorShardingAttr
 from partir.dialect.spmd import (
@@ -36,6 +37,7 @@ IDENTITIES = frozenset({"sdy.sharding_constraint", "partir.tag"})
 """Ops that say something about a value and compute nothing."""
 
 
+@paused()
 def to_spmd(plan: Plan) -> ModuleOp:
     """The device-local program of a plan: `main` on local shapes, with collectives over axis names."""
     with uncollected():

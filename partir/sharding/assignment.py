@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from partir.collector import paused
 from partir.errors import TilingError, word
 from partir.mesh import Mesh
 from partir.program import Program
@@ -42,6 +43,7 @@ class Structure:
     _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
 
     @classmethod
+    @paused()
     def of(cls, program: Program) -> Structure:
         """Read a program, and find its atoms, classes and addresses."""
         tables = tables_.build(program)
