@@ -5,11 +5,11 @@ RUN := .venv/.installed
 DEV := .venv/.installed-dev
 TPU := .venv-tpu/.installed
 
-.PHONY: help demo test test-tpu lint format docs docs-check notebooks bench clean
+.PHONY: help demo test test-tpu lint format docs docs-check ops notebooks bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo | test | test-tpu | lint | format | docs | docs-check | notebooks | bench | clean"
+	@echo "make demo | test | test-tpu | lint | format | docs | docs-check | ops | notebooks | bench | clean"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "partir needs Python 3.11 or later, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
@@ -34,12 +34,12 @@ test: $(DEV)
 # libtpu makes every plain jax.devices() look for a TPU: it lives in an environment of its own.
 $(TPU): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m venv .venv-tpu
-	.venv-tpu/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test,tpu]'
+	.venv-tpu/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test,tpu,gpu]'
 	@touch $@
 
-# The real TPU compiler on what partir lowers; no TPU is needed.
+# The real TPU and GPU compilers on what partir lowers; neither device is needed.
 test-tpu: $(TPU)
-	.venv-tpu/bin/python -m pytest -m tpu
+	.venv-tpu/bin/python -m pytest -m "tpu or gpu"
 
 lint: $(DEV)
 	$(BIN)/ruff format --check .
@@ -55,6 +55,11 @@ format: $(DEV)
 docs: $(RUN)
 	$(BIN)/python docs/build.py
 	$(BIN)/python docs/make_dialect.py
+
+# What is measured about correctness: every op JAX emits, and what plain jit gets wrong. Minutes, so not part of `docs`.
+ops: $(DEV)
+	$(BIN)/python docs/make_ops.py
+	$(BIN)/python benchmarks/silent_errors.py
 
 docs-check: $(RUN)
 	$(BIN)/python docs/build.py --check

@@ -83,7 +83,7 @@ def api() -> str:
     """docs/api.md: the reference of all public names."""
     pages = ["# Reference", "", "Made by `make docs` from the docstrings.", ""]
     undocumented: list[str] = []
-    for package in ("partir", "partir.zoo"):
+    for package in ("partir", "partir.targets", "partir.zoo"):
         module = importlib.import_module(package)
         pages += [f"## {package}", "", inspect.getdoc(module) or "", ""]
         for name in sorted(module.__all__):

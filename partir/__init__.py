@@ -6,21 +6,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from partir import zoo
+    from partir import search, targets, zoo
     from partir.api import Jitted, ReplanWarning, jit
     from partir.errors import (
+        CompilerError,
         IRError,
+        MemoryLimitError,
         MeshError,
         NoEffectError,
         PartirError,
         PathError,
         ProgramError,
+        SearchError,
         StrategyError,
+        TargetError,
         TilingError,
         TransformError,
     )
     from partir.frontend.marks import constrain, scope, tag
     from partir.mesh import Mesh
+    from partir.runtime.judge import Judgement, judge
     from partir.session import Session
     from partir.sharding.actions import Cut, Prefer, Replicate, Tile
     from partir.sharding.strategy import Strategy, load_strategy
@@ -28,27 +33,38 @@ if TYPE_CHECKING:
     from partir.tactics import (
         FIRST_DIVISIBLE_DIM,
         DataParallel,
+        EdgeParallel,
         EmbeddingParallel,
+        ExpertParallel,
         Manual,
         Megatron,
+        MultiQuery,
+        Search,
         SequenceParallel,
         Whole,
         ZeRO,
     )
+    from partir.viz.verification import Verification
 
 __version__ = "0.1.0"
 
 __all__ = [
     "FIRST_DIVISIBLE_DIM",
+    "CompilerError",
     "Cut",
     "DataParallel",
+    "EdgeParallel",
     "EmbeddingParallel",
+    "ExpertParallel",
     "IRError",
     "Jitted",
+    "Judgement",
     "Manual",
     "Megatron",
+    "MemoryLimitError",
     "Mesh",
     "MeshError",
+    "MultiQuery",
     "NoEffectError",
     "PartirError",
     "Partitioned",
@@ -57,39 +73,51 @@ __all__ = [
     "ProgramError",
     "ReplanWarning",
     "Replicate",
+    "Search",
+    "SearchError",
     "SequenceParallel",
     "Session",
     "Strategy",
     "StrategyError",
+    "TargetError",
     "Tile",
     "TilingError",
     "Traced",
     "TransformError",
+    "Verification",
     "Whole",
     "ZeRO",
     "constrain",
     "jit",
+    "judge",
     "load_strategy",
     "scope",
+    "search",
     "tag",
+    "targets",
     "zoo",
 ]
 
 _MODULES = {
     "partir.api": ("Jitted", "ReplanWarning", "jit"),
     "partir.errors": (
+        "CompilerError",
         "IRError",
+        "MemoryLimitError",
         "MeshError",
         "NoEffectError",
         "PartirError",
         "PathError",
         "ProgramError",
+        "SearchError",
         "StrategyError",
+        "TargetError",
         "TilingError",
         "TransformError",
     ),
     "partir.frontend.marks": ("constrain", "scope", "tag"),
     "partir.mesh": ("Mesh",),
+    "partir.runtime.judge": ("Judgement", "judge"),
     "partir.session": ("Session",),
     "partir.sharding.actions": ("Cut", "Prefer", "Replicate", "Tile"),
     "partir.sharding.strategy": ("Strategy", "load_strategy"),
@@ -97,21 +125,26 @@ _MODULES = {
     "partir.tactics": (
         "FIRST_DIVISIBLE_DIM",
         "DataParallel",
+        "EdgeParallel",
         "EmbeddingParallel",
+        "ExpertParallel",
         "Manual",
         "Megatron",
+        "MultiQuery",
+        "Search",
         "SequenceParallel",
         "Whole",
         "ZeRO",
     ),
+    "partir.viz.verification": ("Verification",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used: the command line answers before JAX is there."""
-    if name == "zoo":
-        return import_module("partir.zoo")
+    if name in ("search", "targets", "zoo"):
+        return import_module(f"partir.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'partir' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)

@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from partir.cost import targets
+from partir.cost.targets import Target
 from partir.errors import MeshError, ProgramError, word
 from partir.frontend.signature import static_names
 from partir.frontend.trace import Options, abstract, name_of, trace
@@ -33,7 +35,7 @@ class Jitted:
         options: Options,
         shardings: tuple[Any, Any],
         compiler_options: Mapping[str, Any] | None,
-        target: Any,
+        target: Target | None,
     ) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
@@ -151,7 +153,7 @@ def jit(
     *,
     mesh: Any = None,
     schedule: Schedule | None = None,
-    target: Any = None,
+    target: Target | str | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
     static_argnums: int | Sequence[int] | None = None,
@@ -163,9 +165,11 @@ def jit(
     """Partition `fun` over `mesh` by `schedule`; called and staged like `jax.jit`.
 
     `mesh` is a `jax.sharding.Mesh` (any axis types), `AbstractMesh` or `partir.Mesh`; None takes the one of `jax.set_mesh` at
-    the time of the call. `schedule` is a list of tactics and strategies. `in_shardings` and `out_shardings` are trees of
-    PartitionSpec, NamedSharding or None (open) and come before the schedule. The other options mean what they mean in
-    `jax.jit`. Arguments are placed where they belong. Raises PartirError with what, where, why and what to try.
+    the time of the call. `schedule` is a list of tactics and strategies. `target` is the machine that `estimate` and `report`
+    price the result on: a name such as "tpu_v3" (`partir.targets.names()`) or a `partir.targets.Target`. `in_shardings` and
+    `out_shardings` are trees of PartitionSpec, NamedSharding or None (open) and come before the schedule. The other options
+    mean what they mean in `jax.jit`. Arguments are placed where they belong. Raises PartirError with what, where, why and what
+    to try.
     """
     if fun is None:
         return functools.partial(
@@ -186,4 +190,5 @@ def jit(
     if mesh is not None:
         Mesh.of(mesh)
     options = Options(static_argnums, static_argnames, donate_argnums, donate_argnames)
-    return Jitted(fun, mesh, schedule, options, (in_shardings, out_shardings), compiler_options, target)
+    machine = None if target is None else targets.get(target)
+    return Jitted(fun, mesh, schedule, options, (in_shardings, out_shardings), compiler_options, machine)

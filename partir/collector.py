@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def paused() -> Iterator[None]:
+def paused() -> Generator[None]:
     """No collection of cycles within, also as a decorator.
 
     Building IR makes millions of objects that all stay: each full collection walks every one of them and finds nothing,

@@ -40,6 +40,22 @@ class ProgramError(PartirError, TypeError):
     """A function that cannot be imported, or a call that does not fit what was traced."""
 
 
+class CompilerError(PartirError, RuntimeError):
+    """A real compiler that is not installed, refuses a program, aborts, or takes too long."""
+
+
+class MemoryLimitError(CompilerError):
+    """A program that, as its compiler says, does not fit into the memory of a device."""
+
+
+class TargetError(PartirError, ValueError):
+    """A target that is not known, missing where one is needed, or described by numbers no machine has."""
+
+
+class SearchError(PartirError, ValueError):
+    """A search that has nothing to decide, or settings that no search can have."""
+
+
 class IRError(PartirError, ValueError):
     """IR text or IR that breaks a rule of the dialect."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -123,7 +123,8 @@ class Program:
     """A function imported for one platform: its `main` in StableHLO with a sharding rule and an origin on each op.
 
     `constants` are the values of the arguments of role `constant` (the last ones); `host` is whatever the runtime needs
-    to run the program's host callbacks again, `trees` the pytrees of a call: both opaque to all layers between.
+    to run the program's host callbacks again, `trees` the pytrees of a call, `again` imports the function for another platform:
+    all opaque to the layers between.
     """
 
     module: ModuleOp
@@ -134,6 +135,7 @@ class Program:
     trees: Any = None
     host: Any = None
     notes: tuple[str, ...] = field(default=())
+    again: Callable[[str], Program] | None = None
 
     @cached_property
     def main(self) -> FuncOp:
@@ -207,6 +209,11 @@ def type_bytes(type_: Any) -> int:
     for size in type_.get_shape():
         count *= size
     return count * element_bytes(type_.element_type)
+
+
+def item_bytes(type_: Any) -> int:
+    """The bytes of one element of a tensor type; 0 for tokens."""
+    return element_bytes(type_.element_type) if isinstance(type_, TensorType) else 0
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from partir.cost.targets import Target
 from partir.errors import NoEffectError, PartirError, word
 from partir.sharding.actions import Action, Prefer, Replicate, Tile
 from partir.sharding.strategy import Strategy
@@ -16,9 +17,10 @@ class Session:
     A step that changes nothing, or names something that is not there, raises and leaves the session as it was.
     """
 
-    def __init__(self, traced: Traced, mesh: Any = None) -> None:
+    def __init__(self, traced: Traced, mesh: Any = None, target: Target | str | None = None) -> None:
         self._traced = traced
         self._mesh = traced.mesh if mesh is None else mesh
+        self._target = target
         self._steps: list[tuple[Action, ...]] = []
         self._undone: list[tuple[Action, ...]] = []
 
@@ -66,7 +68,8 @@ class Session:
     def _partitioned(self, steps: list[tuple[Action, ...]]) -> Partitioned:
         actions = [action for step in steps for action in step]
         start = self._traced.partition([], mesh=self._mesh)
-        return self._traced.partition([Strategy.of(start.assignment, actions)] if actions else [], mesh=self._mesh)
+        schedule = [Strategy.of(start.assignment, actions)] if actions else []
+        return self._traced.partition(schedule, mesh=self._mesh, target=self._target)
 
     def _do(self, *actions: Action) -> Session:
         before = self._partitioned(self._steps).assignment

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,22 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from xdsl.dialects.builtin import ModuleOp
 
+from partir.cost import estimate as estimate_
+from partir.cost import targets as targets_
+from partir.cost.estimate import Estimate
+from partir.cost.targets import Target
 from partir.dialect.text import to_generic
-from partir.errors import ProgramError, word
+from partir.errors import ProgramError, TargetError, word
 from partir.frontend.trace import Trees
 from partir.lowering.materialise import materialise
 from partir.lowering.shardy import to_shardy
 from partir.lowering.to_spmd import to_spmd
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, ScopeTree
+from partir.runtime.compilers import TIMEOUT_SECONDS, Topology, compile_job, job_of
 from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, check_arguments, concrete_mesh
+from partir.runtime.judge import judge_text
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment, Structure
@@ -28,15 +35,19 @@ from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
-from partir.tactics import Decisions, Replay, Stage, Tactic, run
+from partir.tactics import Decisions, Replay, Search, Stage, Tactic, run
 from partir.tactics.pins import pins_of
+from partir.tactics.tactic import Judging
 from partir.viz import report as report_
 from partir.viz.table import Table
+from partir.viz.verification import Verification
 
 if TYPE_CHECKING:
     from partir.session import Session
 
 Schedule = Sequence[Tactic | Strategy | Action]
+
+logger = logging.getLogger("partir")
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class Traced:
         schedule: Schedule | None,
         shardings: tuple[Any, Any] = (None, None),
         compiler_options: tuple[tuple[str, Any], ...] = (),
-        target: Any = None,
+        target: Target | None = None,
     ) -> None:
         self.program = program
         self.mesh = mesh
@@ -111,23 +122,23 @@ class Traced:
         """Classes that are the same decision in repeated layers."""
         return self.structure.groups
 
-    def partition(self, schedule: Schedule | None = None, *, mesh: Any = None, target: Any = None) -> Partitioned:
-        """Run a schedule (the one of `partir.jit` if None) on a mesh (likewise)."""
+    def partition(
+        self, schedule: Schedule | None = None, *, mesh: Any = None, target: Target | str | None = None
+    ) -> Partitioned:
+        """Run a schedule (the one of `partir.jit` if None) on a mesh (likewise). `target` (likewise), a name or a `Target`, is
+        the machine that `estimate` and `report` price it on."""
         chosen = schedule if schedule is not None else self._schedule
         if chosen is None:
-            raise ProgramError(
-                word(
-                    f"no schedule to partition {self.program.name} by",
-                    hint="partition([partir.DataParallel('data'), ...]), or partir.jit(f, schedule=[...])",
-                )
-            )
-        return self._run(_tactics([chosen] if isinstance(chosen, Tactic | Strategy | Action) else chosen), mesh)
+            names = Mesh.of(self.mesh if mesh is None else mesh).names
+            logger.warning("no schedule for %s: searching one over %s", self.program.name, ", ".join(names))
+            chosen = [Search(names)]
+        return self._run(_tactics([chosen] if isinstance(chosen, Tactic | Strategy | Action) else chosen), mesh, target)
 
-    def session(self, *, mesh: Any = None) -> Session:
+    def session(self, *, mesh: Any = None, target: Target | str | None = None) -> Session:
         """An interactive session on this function: decide step by step, undo, look."""
         from partir.session import Session
 
-        return Session(self, mesh)
+        return Session(self, mesh, target)
 
     def replay(self, strategy: Strategy) -> Partitioned:
         """Take all the decisions of a strategy of this function, the fixed ones included."""
@@ -135,12 +146,21 @@ class Traced:
         start = self._start(self.mesh, fixed=False)
         final = Assignment(start.structure, start.mesh, tuple(actions), start.outputs)
         stages = [Stage(Replay(strategy), final)]
-        return Partitioned(self, self.mesh, start, stages, self._compiler_options)
+        return Partitioned(self, self.mesh, start, stages, self._compiler_options, self._target)
 
-    def _run(self, schedule: Sequence[Tactic], mesh: Any) -> Partitioned:
+    def imported_for(self, platform: str, mesh: Any, target: Target | None) -> Traced:
+        """The same function, imported again for another platform ("tpu", "cuda", "cpu"): ops differ between them."""
+        assert self.program.again is not None
+        program = self.program.again(platform)
+        return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, target)
+
+    def _run(self, schedule: Sequence[Tactic], mesh: Any, target: Target | str | None) -> Partitioned:
         mesh = self.mesh if mesh is None else mesh
         start = self._start(mesh, fixed=True)
-        return Partitioned(self, mesh, start, run(schedule, start), self._compiler_options)
+        chosen = self._target if target is None else targets_.get(target)
+        if chosen is None and any(isinstance(tactic, Judging) and tactic.target is None for tactic in schedule):
+            chosen = _target_of(self.program.name, mesh)
+        return Partitioned(self, mesh, start, run(schedule, start, chosen), self._compiler_options, chosen)
 
     def _start(self, mesh: Any, *, fixed: bool) -> Assignment:
         """The assignment before any tactic: what the user's code and in/out_shardings already say."""
@@ -168,6 +188,7 @@ class Partitioned:
         start: Assignment,
         stages: Sequence[Stage],
         compiler_options: tuple[tuple[str, Any], ...] = (),
+        target: Target | None = None,
     ) -> None:
         self.traced = traced
         self.program = traced.program
@@ -175,6 +196,7 @@ class Partitioned:
         self.start = start
         self.stages = tuple(stages)
         self._compiler_options = compiler_options
+        self._target = target
 
     @property
     def assignment(self) -> Assignment:
@@ -185,6 +207,18 @@ class Partitioned:
     def plan(self) -> Plan:
         """What that owes: every reshard and settlement."""
         return plan_.make(self.assignment)
+
+    @cached_property
+    def target(self) -> Target:
+        """The machine that `estimate` is of: the target given, else what the devices of the mesh are. Raises TargetError when
+        neither says."""
+        return self._target or _target_of(self.program.name, self.mesh)
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """What one step costs a device of `target`: step, compute and communication seconds, peak bytes, operations, and bytes
+        sent; itemised by kernel, scope and collective. Raises TargetError without a target."""
+        return estimate_.estimate(self.plan, self.target)
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -254,8 +288,10 @@ class Partitioned:
         return report_.whole_lines(self.plan)
 
     def report(self) -> Table:
-        """A row per tactic: arguments sharded and collectives so far; then what stayed whole and why."""
-        return report_.tactics_table(self.program, self.history, report_.shortened(self.whole, "stayed whole:"))
+        """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then what stayed
+        whole and why."""
+        notes = report_.shortened(self.whole, "stayed whole:")
+        return report_.tactics_table(self.program, self.history, notes, self._target)
 
     @cached_property
     def history(self) -> list[tuple[str, Plan]]:
@@ -314,6 +350,32 @@ class Partitioned:
             self._compiler_options,
         )
 
+    def verify(self, topology: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Verification:
+        """Compile with the real compiler of a topology, which needs none of its devices, and set `estimate` beside it.
+
+        Topologies: `tpu:v5e:2x4`, `tpu:v4:2x2x2`, `gpu:h100:8`, `gpu:h100:2x8` (nodes x GPUs), `cpu:8`. The function is
+        imported again for the platform, the decisions are replayed on it, and a process of its own compiles it. Raises
+        MeshError for a topology of another number of devices; CompilerError for a compiler that is missing, refuses, aborts or
+        takes too long; MemoryLimitError where it says that the program does not fit.
+        """
+        where = Topology.parse(topology)
+        where.check(self.assignment.mesh)
+        there = self._on(where)
+        plan, options = there.plan, dict(self._compiler_options)
+        job = job_of(there.program, there._local, there.assignment.mesh, plan.arguments, plan.outputs, options)
+        compilation = compile_job(job, where, timeout_seconds)
+        judgement = judge_text(compilation, there.target, there.assignment.mesh)
+        return Verification(str(where), there.estimate, judgement, plan.collectives, compilation)
+
+    def _on(self, topology: Topology) -> Partitioned:
+        """The same decisions for another machine; what the user's own target of that name says of it holds."""
+        target = topology.target
+        if self._target is not None and self._target.name == target.name:
+            target = replace(self._target, torus=target.torus, node_devices=target.node_devices)
+        if self.program.platform == topology.platform:
+            return Partitioned(self.traced, self.mesh, self.start, self.stages, self._compiler_options, target)
+        return self.traced.imported_for(topology.platform, self.mesh, target).replay(self.strategy)
+
     def lower(self) -> Any:
         """A `jax.stages.Lowered`, for arguments that lie as planned."""
         return self.executable.lower()
@@ -350,3 +412,20 @@ def _tactics(schedule: Schedule) -> list[Tactic]:
 
 def _is_spec(x: Any) -> bool:
     return isinstance(x, PartitionSpec)
+
+
+def _target_of(name: str, mesh: Any) -> Target:
+    """The machine that the devices of a mesh are. Raises TargetError where they do not say."""
+    devices = list(mesh.devices.flat) if isinstance(mesh, jax.sharding.Mesh) else []
+    found = targets_.of_device(devices[0].device_kind) if devices else None
+    if found is None:
+        why = f"the devices are {devices[0].device_kind!r}" if devices else "the mesh has no devices that would say it"
+        raise TargetError(
+            word(
+                f"no target to estimate {name} on",
+                why=why,
+                hint=f"partition(..., target={targets_.names()[1]!r}), partir.jit(f, target=...); one of "
+                f"{', '.join(targets_.names())}, or partir.targets.Target(...)",
+            )
+        )
+    return found

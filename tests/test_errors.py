@@ -20,6 +20,7 @@ from partir import (
     FIRST_DIVISIBLE_DIM,
     DataParallel,
     EmbeddingParallel,
+    ExpertParallel,
     Manual,
     Megatron,
     MeshError,
@@ -62,6 +63,7 @@ def assert_refused(error: type[Exception], *says: str, by: Callable[[], Any]) ->
         ZeRO("batch", stage=3),
         SequenceParallel("batch"),
         EmbeddingParallel("batch"),
+        ExpertParallel("batch"),
         Manual({"x": 0}, axis="batch"),
         Manual({"x": P("batch")}),
         Manual(FIRST_DIVISIBLE_DIM, axis="batch"),
@@ -261,11 +263,12 @@ def test_value_already_tiled_on_that_axis(dim):
     [
         ([DataParallel("data"), DataParallel("data")], "DataParallel('data') changes nothing"),
         ([EmbeddingParallel("model")], "finds no embedding table"),
+        ([ExpertParallel("model")], "finds no experts"),
         ([Megatron("model"), Megatron("model")], "finds no hidden dim"),
         ([Whole("params/w1", "model"), DataParallel("data")], "changes nothing"),
         ([Manual({"x": P()})], "changes nothing"),
     ],
-    ids=["batch twice", "no table", "megatron twice", "nothing to keep whole", "nothing said"],
+    ids=["batch twice", "no table", "no experts", "megatron twice", "nothing to keep whole", "nothing said"],
 )
 def test_tactic_without_effect(schedule, says):
     with pytest.raises(NoEffectError) as raised:

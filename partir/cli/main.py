@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import partir
-from partir.cli import demo, show
+from partir.cli import demo, search, show, sweep, verify
 from partir.errors import PartirError
 
 
@@ -19,6 +19,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo.add_to(commands)
     show.add_to(commands)
+    search.add_to(commands)
+    sweep.add_to(commands)
+    verify.add_to(commands)
     commands.add_parser("opt", add_help=False, help="read IR, run passes over it, print it (partir opt --help)")
     return top
 

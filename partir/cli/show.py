@@ -54,7 +54,8 @@ def run(options: argparse.Namespace) -> int:
     from partir.viz.record import record_of
 
     mesh = mesh_of(options.mesh) if options.mesh else None
-    words, strategy = _subject(options)
+    needs_program = bool(options.schedule or options.ir or options.out or options.set)
+    words, strategy = subject_of(options, needs_program=needs_program)
     if not words:
         assert strategy is not None
         print(json.dumps(strategy.to_json(), indent=1) if options.json else _held(strategy, options.model))
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         schedule.insert(0, strategy)
     if mesh is None:
         mesh = strategy.mesh if strategy is not None else mesh_of(DEFAULT_MESH)
-    part = _partitioned(words, schedule, mesh)
+    part = partitioned(words, schedule, mesh)
     text = _ir(part, options.ir) if options.ir else ""
     if options.out:
         dataclasses.replace(part.strategy, model=words).save(options.out)
@@ -77,8 +78,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _subject(options: argparse.Namespace) -> tuple[tuple[str, ...], Strategy | None]:
-    """The words that name the model, and the strategy to replay. No words: a strategy that does not name a model of the zoo."""
+def subject_of(options: argparse.Namespace, *, needs_program: bool) -> tuple[tuple[str, ...], Strategy | None]:
+    """The words that name the model, and the strategy to replay. No words: a strategy that does not name a model of the zoo,
+    which is an error where its program is needed."""
     from partir.sharding.strategy import load_strategy
     from partir.zoo import MODELS
 
@@ -93,18 +95,19 @@ def _subject(options: argparse.Namespace) -> tuple[tuple[str, ...], Strategy | N
     strategy = load_strategy(options.model)
     # A strategy file is data: only models of the zoo are made from its words, never a module imported.
     words = strategy.model if strategy.model and strategy.model[0] in MODELS else ()
-    if not words and (options.schedule or options.ir or options.out or options.set):
+    if not words and needs_program:
         raise ProgramError(
             word(
                 f"the strategy {options.model} does not say how to make its program",
                 why=f"it was made for {' '.join(strategy.model)}" if strategy.model else "it was not saved by partir show",
-                hint=_again(strategy, options.model),
+                hint=_again(strategy, options.model, options.command),
             )
         )
     return (*words, *options.set) if words else (), strategy
 
 
-def _partitioned(words: tuple[str, ...], schedule: list[Any], mesh: Any) -> Partitioned:
+def partitioned(words: tuple[str, ...], schedule: list[Any], mesh: Any) -> Partitioned:
+    """The model that the words name, partitioned."""
     from partir.api import jit
     from partir.cli.model import model_of
 
@@ -125,10 +128,10 @@ def _held(strategy: Strategy, path: str) -> str:
     )
 
 
-def _again(strategy: Strategy, path: str) -> str:
-    """The command that shows a strategy on its program."""
+def _again(strategy: Strategy, path: str, command: str = "show") -> str:
+    """The command that shows (or verifies) a strategy on its program."""
     model, *settings = strategy.model or ("MODEL",)
-    return f"partir show {model} {'--set ' + ' '.join(settings) + ' ' if settings else ''}--strategy {path}"
+    return f"partir {command} {model} {'--set ' + ' '.join(settings) + ' ' if settings else ''}--strategy {path}"
 
 
 def _ir(part: Partitioned, name: str) -> str:

@@ -26,10 +26,15 @@ CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "sta
 """Ops that sum or pick along dims their result does not have."""
 
 
-def is_host_effect(op: Operation) -> bool:
-    """Whether an op calls back to the host for its effect (debug.print, io_callback): it must happen once, on one device."""
+CALLED = "partir.called"
+"""On a custom call: the functions that it calls, as MLIR text."""
+
+
+def happens_once(op: Operation) -> bool:
+    """Whether an op must happen once, on one device: it calls back to the host for its effect (debug.print, io_callback), or
+    draws random numbers that have no key, which no two devices would draw alike."""
     if op.name != "stablehlo.custom_call":
-        return False
+        return op.name == "stablehlo.rng"
     target, effect = op.properties.get("call_target_name"), op.properties.get("has_side_effect")
     return isinstance(target, StringAttr) and "callback" in target.data and str(effect) == "true"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -14,6 +15,8 @@ from xdsl.dialects.builtin import (
     TensorType,
 )
 from xdsl.ir import Attribute, Operation, SSAValue
+
+from partir.dialect.constants import is_splat
 
 REDUCTIONS = {
     "stablehlo.add": "add",
@@ -52,7 +55,7 @@ def is_neutral(value: SSAValue, kind: str) -> bool:
     """Whether a value is a literal that changes nothing when it is combined once more."""
     op = value.owner
     attr = op.properties.get("value") if isinstance(op, Operation) and op.name == "stablehlo.constant" else None
-    if not isinstance(attr, DenseIntOrFPElementsAttr) or not attr.is_splat():
+    if not isinstance(attr, DenseIntOrFPElementsAttr) or not is_splat(attr):
         return False
     element = attr.get_element_type()
     raw = attr.data.data[: element.compile_time_size]
@@ -80,7 +83,7 @@ def neutral(element: Attribute, kind: str) -> bytes | None:
     return raw if element.unpack(raw, 1)[0] == number else None
 
 
-def neutral_literal(element: Attribute, kind: str) -> DenseIntOrFPElementsAttr | None:
-    """The scalar constant of `neutral`."""
-    raw = neutral(element, kind)
-    return DenseIntOrFPElementsAttr(TensorType(element, ()), BytesAttr(raw)) if raw is not None else None
+def neutral_literal(scalar: TensorType[Any], kind: str) -> DenseIntOrFPElementsAttr | None:
+    """The constant of `neutral`, of a scalar tensor type."""
+    raw = neutral(scalar.element_type, kind)
+    return DenseIntOrFPElementsAttr(scalar, BytesAttr(raw)) if raw is not None else None

@@ -17,8 +17,10 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, UnregisteredOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
+from partir.collector import paused
 from partir.dialect.constants import dense
 from partir.dialect.core import OriginAttr, TagOp
+from partir.dialect.kinds import CALLED
 from partir.dialect.sdy import MeshAttr, OpShardingRuleAttr, ShardingConstraintOp, TensorShardingAttr
 from partir.dialect.text import context, parse_attribute
 from partir.frontend.marks import CONSTRAIN, TAG
@@ -30,6 +32,10 @@ from partir.mesh import Mesh
 LARGE = 1024
 """Literals of more elements than this, not all equal, become arguments."""
 
+CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+"""Ops that stand for the body of a private function, by the attribute that names it."""
+
+_SYMBOL = re.compile(r"@([\w.$-]+)")
 _GROUP_AXES = re.compile(r"^#stablehlo.replica_group_mesh_axes<mesh = @(\w+), axes = \[(.*)\]>$")
 
 PASSES = "builtin.module(canonicalize,cse,func.func(sdy-populate-op-sharding-rules))"
@@ -48,6 +54,7 @@ class Bridged:
     constants: list[np.ndarray[Any, Any]] = field(default_factory=list[Any])
 
 
+@paused()
 def bridge(module: Any) -> Bridged:
     """Import an MLIR module (a `jax.stages.Lowered.compiler_ir()`), which is left untouched."""
     with module.context:
@@ -97,21 +104,21 @@ class _Bridge:
                 if name == "sdy.return":
                     into.add_op(self.op(op, name, values, prefix))
                 return [values[v] for v in op.operands]
-            if name == "func.call":
+            if name in CALLS:
                 self.call(op, values, into, prefix)
                 continue
             if name == "stablehlo.constant" and (literal := self.literal(op)) is not None:
                 values[op.results[0]] = literal
                 continue
-            made = normalised(self.op(op, name, values, prefix))
+            made, results = normalised(self.op(op, name, values, prefix))
             for new in made:
                 into.add_op(new)
-            for old, result in zip(op.results, made[-1].results, strict=True):
+            for old, result in zip(op.results, results, strict=True):
                 values[old] = result
         return []
 
     def call(self, op: Any, values: dict[Any, SSAValue], into: Block, prefix: str) -> None:
-        callee = self.functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
+        callee = self.functions[ir.FlatSymbolRefAttr(op.attributes[CALLS[op.name]]).value]
         inner = callee.regions[0].blocks[0]
         scope = dict(zip(inner.arguments, [values[v] for v in op.operands], strict=True))
         name = self.origins.name(op.location)
@@ -137,6 +144,8 @@ class _Bridge:
             operands=operands, result_types=results, properties=properties, attributes=attributes, regions=regions
         )
         if name == "stablehlo.custom_call":
+            if called := self.called(str(properties.get("called_computations", ""))):
+                new.attributes[CALLED] = StringAttr(called)
             new = self.mark(new)
         rule = rule_for(new)
         if rule is not None:
@@ -151,6 +160,17 @@ class _Bridge:
             return None
         mesh = self.meshes[found.group(1)]
         return dense(np.array(mesh.replica_groups(re.findall(r'name = "([^"]*)"', found.group(2))), dtype=np.int64))
+
+    def called(self, text: str) -> str:
+        """The private functions that a text names, and those they name, as MLIR text."""
+        found: dict[str, str] = {}
+        queue = _SYMBOL.findall(text)
+        while queue:
+            name = queue.pop()
+            if name in self.functions and name not in found:
+                found[name] = str(self.functions[name])
+                queue += _SYMBOL.findall(found[name])
+        return "\n".join(found.values())
 
     def region(self, region: Any, values: dict[Any, SSAValue], prefix: str) -> Region:
         blocks: list[Block] = []

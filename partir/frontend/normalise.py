@@ -1,4 +1,4 @@
-"""What JAX's own passes leave: ops on broadcast scalars, and reductions that start from another value than the neutral one.
+"""What JAX's own passes leave: ops on broadcast scalars, reductions from another value than the neutral one, carried constants.
 
 An op on broadcast scalars is done on the scalars first. `x / norm` and the like broadcast a scalar to the shape of every
 parameter; whatever is computed on such broadcasts alone is the same for all parameters of that shape, and CSE makes it one
@@ -12,15 +12,24 @@ with the result. (XLA, too, counts it once per piece where it reorders such a re
 
 before   %r = reduce(%x init: %three) across dimensions = [0] applies add
 after    %p = reduce(%x init: %zero) across dimensions = [0] applies add ; %b = broadcast %three ; %r = add %b, %p
+
+A loop that carries constants (or what is made of them alone) without changing them reads them directly: they can then be made
+again in its body in whatever layout a use wants. JAX's scan carries everything its body reads from outside.
+
+before   %r:2 = while (%c = %cosines, %x = %start) do { ... return %c, %y }
+after    %r = while (%x = %start) do { ... return %y }                            (%cosines stands for %c and %r#0)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.dialects.builtin import BytesAttr, DenseArrayBase, DenseIntOrFPElementsAttr, TensorType, i64
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
+from partir.dialect.constants import is_splat
 from partir.dialect.core import OriginAttr
-from partir.dialect.kinds import is_pointwise
+from partir.dialect.kinds import LAYOUT, is_pointwise
 from partir.dialect.reduction import REDUCTIONS, combiner, is_neutral, neutral_literal
 from partir.dialect.sdy import OpShardingRuleAttr
 from partir.dialect.stablehlo import OPS
@@ -29,9 +38,59 @@ RULE = OpShardingRuleAttr.KEY
 NO_DIMS = DenseArrayBase.from_list(i64, [])
 
 
-def normalised(op: Operation) -> list[Operation]:
-    """The ops to add in place of `op`; the last one has its results."""
-    return init_last(op) if op.name == "stablehlo.reduce" else scalars_first(op)
+def normalised(op: Operation) -> tuple[list[Operation], Sequence[SSAValue]]:
+    """The ops to add in place of `op`, and the values in place of its results."""
+    if op.name == "stablehlo.while":
+        return constants_out(op)
+    made = init_last(op) if op.name == "stablehlo.reduce" else scalars_first(op)
+    return made, made[-1].results
+
+
+def constants_out(op: Operation) -> tuple[list[Operation], Sequence[SSAValue]]:
+    """A `while` that carries no constant through (but one that carries nothing else is left alone)."""
+    bodies = [region.blocks[0] for region in op.regions]
+    last = bodies[1].last_op
+    assert last is not None
+    carried = [
+        k for k, value in enumerate(op.operands) if last.operands[k] is not bodies[1].args[k] or not is_of_constants(value)
+    ]
+    if len(carried) in (0, len(op.operands)):
+        return [op], op.results
+    last.operands = [last.operands[k] for k in carried]
+    for body in bodies:
+        for k in sorted(set(range(len(op.operands))) - set(carried), reverse=True):
+            body.args[k].replace_all_uses_with(op.operands[k])
+            body.erase_arg(body.args[k])
+    new = type(op).create(
+        operands=[op.operands[k] for k in carried],
+        result_types=[op.results[k].type for k in carried],
+        properties=dict(op.properties),
+        attributes=dict(op.attributes),
+        regions=[op.detach_region(region) for region in list(op.regions)],
+    )
+    results: list[SSAValue] = list(op.operands)
+    for k, result in zip(carried, new.results, strict=True):
+        results[k] = result
+    op.erase()
+    return [new], results
+
+
+def is_of_constants(value: SSAValue) -> bool:
+    """Whether a value is a constant or an iota, or pointwise ops and layout ops made it of those alone."""
+    seen: set[SSAValue] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if not isinstance(current, OpResult):
+            return False
+        op = current.op
+        if op.name not in ("stablehlo.constant", "stablehlo.iota") and not (is_pointwise(op) or op.name in LAYOUT):
+            return False
+        stack.extend(op.operands)
+    return True
 
 
 def init_last(op: Operation) -> list[Operation]:
@@ -41,7 +100,7 @@ def init_last(op: Operation) -> list[Operation]:
         return [op]
     result = op.results[0].type
     assert isinstance(result, TensorType)
-    literal = neutral_literal(result.element_type, REDUCTIONS[combine.name])
+    literal = neutral_literal(TensorType(result.element_type, ()), REDUCTIONS[combine.name])
     if literal is None:
         return [op]
     start = op.operands[1]
@@ -109,7 +168,7 @@ def _scalar_of(value: SSAValue) -> SSAValue | DenseIntOrFPElementsAttr | None:
         inner = op.operands[0]
         return inner if isinstance(inner.type, TensorType) and not inner.type.get_shape() else None
     literal = op.properties.get("value") if op.name == "stablehlo.constant" else None
-    if isinstance(literal, DenseIntOrFPElementsAttr) and literal.is_splat():
+    if isinstance(literal, DenseIntOrFPElementsAttr) and is_splat(literal):
         width = literal.get_element_type().compile_time_size
         return DenseIntOrFPElementsAttr(TensorType(literal.get_element_type(), ()), BytesAttr(literal.data.data[:width]))
     return None

@@ -14,7 +14,9 @@ from partir.dialect.core import OriginAttr
 
 _WRAPPER = re.compile(r"^(jit|pjit|jvp|transpose|vmap|remat|checkpoint|custom_jvp|custom_vjp|xla_call|pmap)\((.*)\)$", re.S)
 _HERE = os.path.dirname(__file__)
-_NOISE = frozenset({"", "while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "custom_vjp_call"})
+_NOISE = frozenset(
+    {"", "while", "body", "cond", "closed_call", "eval_jaxpr", "checkpoint", "rematted_computation", "custom_vjp_call"}
+)
 
 
 @cache
@@ -25,6 +27,8 @@ def parse_scope(name: str) -> tuple[str, str]:
     ('layer_0/attention-block', 'backward')
     >>> parse_scope("jit(step)/optimizer/mul")
     ('optimizer', 'forward')
+    >>> parse_scope("jit(step)/jvp(layers)/while/body/eval_jaxpr/mlp-block/tanh")
+    ('layers/mlp-block', 'forward')
     """
     levels = _levels(name)
     phase = "forward"

@@ -85,7 +85,7 @@ def trace(
     keywords = {k: v if k in static[1] else jax.tree.map(abstract, v) for k, v in kwargs.items()}
     traced, lowered = _lower(fun, shapes, keywords, options, platform, mesh)
     bridged = bridge(lowered.compiler_ir())
-    info = jax.tree.leaves(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated"))
+    info = jax.tree.leaves(lowered.args_info)
     paths = signature_.argument_paths(fun, shapes, keywords, static)
     typed = [(path, entry) for (path, _), entry in zip(paths, info, strict=True)]
     out = traced.out_info
@@ -100,9 +100,21 @@ def trace(
         name_of(fun),
         platform,
         tuple(bridged.constants),
-        Trees(jax.tree.structure(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated")), jax.tree.structure(out)),
+        Trees(jax.tree.structure(lowered.args_info), jax.tree.structure(out)),
         _host(lowered),
+        again=_again(fun, shapes, keywords, options, mesh, state),
     )
+
+
+def _again(fun: Callable[..., Any], shapes: Any, keywords: Any, options: Options, mesh: Any, state: Any) -> Any:
+    """What imports the same for another platform, with the widths of numbers that hold now."""
+    wide = jax.dtypes.canonicalize_dtype("float64") == "float64"
+
+    def again(platform: str) -> Program:
+        with jax.enable_x64(wide):
+            return trace(fun, shapes, keywords, options, platform=platform, mesh=mesh, state=state)
+
+    return again
 
 
 def _lower(

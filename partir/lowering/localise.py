@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl_jax.dialects.stablehlo.attributes import ComparisonDirection
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
-from partir.dialect.kinds import is_host_effect
+from partir.dialect.kinds import happens_once
 from partir.dialect.sdy import ManualComputationOp, OpShardingRuleAttr, ReturnOp
 from partir.dialect.stablehlo import OPS
 from partir.dialect.stablehlo_attributes import ConvDimensionNumbersAttr
@@ -57,7 +57,7 @@ def localise(
             return [_at_owner(writer, op, operands, results[0], picked, index)]
     if isinstance(op, ManualComputationOp):
         return _inlined(writer, op, operands)
-    if is_host_effect(op):
+    if happens_once(op):
         return _on_one_device(writer, op, operands, coordinate)
     properties = _properties(op, operands)
     types: list[Attribute] = [
@@ -105,7 +105,12 @@ def _array(values: Sequence[int]) -> Attribute:
 
 
 def _scaled(op: Operation, names: Sequence[str], before: Shape, after: Shape) -> dict[str, Attribute]:
-    return {name: _array([v * b // a for v, a, b in zip(_ints(op, name), before, after, strict=True)]) for name in names}
+    """Numbers of elements, in proportion; a dim that is not cut keeps its own, be it empty."""
+
+    def local(values: Sequence[int]) -> list[int]:
+        return [v if a == b else v * b // a for v, a, b in zip(values, before, after, strict=True)]
+
+    return {name: _array(local(_ints(op, name))) for name in names}
 
 
 def _fix_groups(op: Operation, operands: Sequence[SSAValue]) -> dict[str, Attribute]:
@@ -287,7 +292,8 @@ def _inlined(writer: Writer, op: ManualComputationOp, operands: Sequence[SSAValu
 
 
 def _on_one_device(writer: Writer, op: Operation, operands: Sequence[SSAValue], coordinate: Coordinate) -> list[SSAValue]:
-    """A host callback with an effect: on the first device only; the others have zeros, and the sum is what it returned.
+    """What must happen once (a host callback with an effect): on the first device; the others have zeros, and the sum is what
+    it returned.
 
     before   %r = custom_call @callback(%x)
     after    %r = case (coordinate == 0) { return zeros } { return custom_call @callback(%x) }   : pending over all axes

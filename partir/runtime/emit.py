@@ -15,11 +15,13 @@ from jax.extend.mlir import ir as bindings
 from jax.extend.mlir.dialects import func as func_dialect
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters.mlir import make_ir_context
-from xdsl.dialects.builtin import AnyFloat, ModuleOp, TensorType
+from xdsl.dialects.builtin import AnyFloat, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
+from partir.collector import paused
 from partir.dialect.core import BarrierOp, OriginAttr
+from partir.dialect.kinds import CALLED
 from partir.dialect.sdy import OpShardingRuleAttr
 from partir.dialect.spmd import (
     AllGatherOp,
@@ -56,6 +58,7 @@ class Local:
     channels: int
 
 
+@paused()
 def emit(module: ModuleOp, mesh: Mesh) -> Local:
     """Write an SPMD module (or any device-local StableHLO module) for the devices of `mesh`."""
     context = make_ir_context()
@@ -97,6 +100,10 @@ class _Emitter:
         target = ir.Module.create()
         returned = block.last_op
         assert isinstance(returned, ReturnOp)
+        for text in dict.fromkeys(
+            attr.data for op in module.walk() if isinstance(attr := op.attributes.get(CALLED), StringAttr)
+        ):
+            self.functions(text, target)
         with ir.InsertionPoint(target.body):
             inputs = [self.type(a.type) for a in block.args]
             outputs = [self.type(v.type) for v in returned.operands]
@@ -107,6 +114,19 @@ class _Emitter:
             self.block(block)
         target.operation.verify()
         return Local(target.operation.get_asm(enable_debug_info=True), self.channel)
+
+    def functions(self, text: str, target: Any) -> None:
+        """Functions that a custom call calls, into the module; JAX's merging gives them names of their own."""
+
+        def strip(op: Any) -> Any:
+            if OpShardingRuleAttr.KEY in op.attributes:
+                del op.attributes[OpShardingRuleAttr.KEY]
+            return ir.WalkResult.ADVANCE
+
+        parsed = ir.Module.parse(text)
+        parsed.operation.walk(strip)
+        for function in parsed.body.operations:
+            function.operation.clone(ip=ir.InsertionPoint(target.body))
 
     def block(self, block: Block) -> None:
         values = self.values
@@ -124,10 +144,11 @@ class _Emitter:
                 values[op.results[0]] = self.complex_literal(op)
                 continue
             name = "stablehlo.optimization_barrier" if isinstance(op, BarrierOp) else op.name
+            operands = [values[v] for v in op.operands]
             new = ir.Operation.create(
                 name,
                 results=[self.type(r.type) for r in op.results],
-                operands=[values[v] for v in op.operands],
+                operands=[self.row_major(operands[0], location)] if name == "stablehlo.fft" else operands,
                 attributes=self.attributes_of(op),
                 regions=len(op.regions),
                 loc=location,
@@ -139,8 +160,28 @@ class _Emitter:
                     values.update(zip(inner.args, copy.arguments, strict=True))
                     with ir.InsertionPoint(copy):
                         self.block(inner)
-            if op.results:
+            if name == "stablehlo.fft":
+                values[op.results[0]] = self.row_major(new.results[0], location)
+            elif op.results:
                 values.update(zip(op.results, new.results, strict=True))
+
+    def row_major(self, x: Any, location: Any) -> Any:
+        """A value laid out row by row: XLA on CPU may lay what an FFT reads and makes out as the ops around it like it, column
+        by column, and then refuses to run the FFT."""
+        rank = ir.RankedTensorType(x.type).rank
+        order = ir.Attribute.parse(f"dense<{[*reversed(range(rank))]}> : tensor<{rank}xindex>")
+        made = ir.Operation.create(
+            "stablehlo.custom_call",
+            results=[x.type],
+            operands=[x],
+            attributes={
+                "call_target_name": ir.StringAttr.get("LayoutConstraint"),
+                "operand_layouts": ir.ArrayAttr.get([order]),
+                "result_layouts": ir.ArrayAttr.get([order]),
+            },
+            loc=location,
+        )
+        return made.results[0]
 
     def complex_literal(self, op: Operation) -> Any:
         """A constant of complex numbers, which the bindings can only take as the text of a whole op."""

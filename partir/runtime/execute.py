@@ -176,7 +176,7 @@ class Executable:
         """Local types of the results."""
         sizes = Mesh.of(self.mesh).axes
         return tuple(
-            ShapedArray(local_shape(layout, sizes)[: len(leaf.shape)], _dtype(leaf.dtype))
+            ShapedArray(local_shape(layout, sizes)[: len(leaf.shape)], dtype_of(leaf.dtype))
             for layout, leaf in zip(self.results, self.program.signature.results, strict=True)
         )
 
@@ -241,7 +241,7 @@ class Executable:
         """The `jax.stages.Lowered` of the function, for arguments that lie as planned."""
         leaves = self.program.signature.arguments[: self.trees.arguments.num_leaves]
         shapes = [
-            jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf.dtype), sharding=sharding)
+            jax.ShapeDtypeStruct(leaf.shape, dtype_of(leaf.dtype), sharding=sharding)
             for leaf, sharding in zip(leaves, self.in_shardings, strict=False)
         ]
         args, kwargs = jax.tree.unflatten(self.trees.arguments, shapes)
@@ -309,7 +309,7 @@ def _enter(x: Any, sharding: NamedSharding, leaf: Leaf) -> Any:
     return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec(*(axes or None for axes in spec))))
 
 
-def _dtype(name: str) -> Any:
+def dtype_of(name: str) -> Any:
     """A dtype by name, random-key types included."""
     if name.startswith("key<"):
         return jax.random.key(0, impl={"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}[name[4:-1]]).dtype

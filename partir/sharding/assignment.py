@@ -10,6 +10,7 @@ import fnmatch
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class Structure:
     addresses: Addresses
     _classes: dict[frozenset[tuple[int, int]], Classes] = field(default_factory=dict[frozenset[tuple[int, int]], Classes])
     _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
+    _memos: dict[tuple[Mesh, str], dict[Any, Any]] = field(default_factory=dict[tuple[Mesh, str], dict[Any, Any]])
 
     @classmethod
     @paused()
@@ -55,6 +57,10 @@ class Structure:
         if cuts not in self._classes:
             self._classes[cuts] = classes_.build(self.tables, self.atoms, cuts)
         return self._classes[cuts]
+
+    def memo(self, mesh: Mesh, name: str) -> dict[Any, Any]:
+        """Answers that planning found for this program on this mesh, whatever was decided; the next plan starts with them."""
+        return self._memos.setdefault((mesh, name), {})
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -163,6 +169,13 @@ class Assignment:
         cuts = {(find(a.value), self.dim_of(find(a.value), a.dim)) for a in self.actions if isinstance(a, Cut)}
         return self.structure.classes(frozenset(cuts))
 
+    @cached_property
+    def group_of(self) -> dict[int, Group]:
+        """The group of each class: those that are the same decision in repeated layers."""
+        cut = any(isinstance(action, Cut) for action in self.actions)
+        found = groups.find(self.classes) if cut else self.structure.groups
+        return {class_: group for group in found for class_ in group.classes}
+
     def class_of(self, value: int, dim: int) -> int | None:
         """The class a `Tile` of this dim means: that of its outermost atom; None for a dim of one element."""
         tables, atoms = self.structure.tables, self.structure.atoms
@@ -193,7 +206,7 @@ class Assignment:
             value = find(action.value)
             dim = self.dim_of(value, action.dim)
             class_ = self.class_of(value, dim)
-            if class_ is None or order[action.axis][class_] != NEVER:
+            if class_ is None or not classes.size[class_] or order[action.axis][class_] != NEVER:
                 continue
             order[action.axis][class_] = position
             devices = cut.get(class_, 1) * self.mesh.size_of(action.axis)

@@ -157,7 +157,7 @@ def _split(tables: Tables) -> dict[int, Points]:
                     if sizes[0] == tables.shapes[value][source] and sizes[0] > 1:
                         same[line].append(lines[0])
                         same[lines[0]].append(line)
-                elif math.prod(sizes) == tables.shapes[value][source]:
+                elif math.prod(sizes) == tables.shapes[value][source] and not rule.closed.issuperset(factors):
                     products[line].append((line, lines, sizes))
                     for factor_line in lines:
                         products[factor_line].append((line, lines, sizes))

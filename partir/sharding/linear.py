@@ -13,6 +13,7 @@ from typing import Any
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, TensorType
 from xdsl.ir import Operation, OpResult, SSAValue
 
+from partir.dialect.constants import is_splat
 from partir.dialect.reduction import body_kind, neutral
 
 ADDS: dict[str, tuple[int, ...] | None] = {
@@ -101,7 +102,7 @@ def splat_of(value: SSAValue) -> DenseIntOrFPElementsAttr | None:
         op = value.op
         if op.name == "stablehlo.constant":
             attr = op.properties["value"]
-            return attr if isinstance(attr, DenseIntOrFPElementsAttr) and attr.is_splat() else None
+            return attr if isinstance(attr, DenseIntOrFPElementsAttr) and is_splat(attr) else None
         if op.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
             return None
         value = op.operands[0]

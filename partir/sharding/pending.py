@@ -49,9 +49,12 @@ def _possible(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], o
     """Values that are pending if everything that may pass is passed, in program order."""
     tables = assignment.structure.tables
     possible: dict[int, Sums] = {}
+    reads, accumulators = tables.reads, tables.accumulators
     for position, row in enumerate(tables.rows):
+        if position not in own and not any(view.source in possible for _, view, _ in reads[position]):
+            continue
         sums = dict(own.get(position, {}))
-        carried = tables.accumulators.get(position)
+        carried = accumulators.get(position)
         if carried is not None and carried.addend in possible:
             possible[carried.argument] = {
                 axis: kind
@@ -101,7 +104,12 @@ def may_pass(
             return False
     if row.kind != "follow" and assignment.winners[axis][position] >= 0 and not all(flags):
         return False
-    return passing(row.op, flags, kind) is not None
+    memo = assignment.structure.memo(assignment.mesh, "passing")
+    key = position, kind, *flags
+    found = memo.get(key)
+    if found is None:
+        found = memo[key] = passing(row.op, flags, kind) is not None
+    return found
 
 
 def _worth(
@@ -112,25 +120,41 @@ def _worth(
     keep: dict[int, set[str]] = {}
     least: dict[tuple[int, str], float] = {}
     sums = {tables.rows[a.add].results[0]: a for a in tables.accumulators.values()}
-    for value in reversed(list(possible)):
-        devices = assignment.mesh.size_of(*axes_of_value[value]) if axes_of_value[value] else 1
-        for axis in possible[value]:
-            here = tables.bytes_of[value] / devices
-            least[value, axis] = here
-            carried = sums.get(value)
-            if carried is not None and axis in possible.get(carried.result, {}):
-                least[value, axis] = least[carried.result, axis] / carried.trips
-                keep.setdefault(value, set()).add(axis)
-                continue
-            meeting = _meeting(assignment, value, axis, possible)
-            if meeting is None:
-                continue
-            through, result, sharers = meeting
-            after = least[result, axis] / sharers
-            if after < here:
-                least[value, axis] = after
-                for passed in through:
-                    keep.setdefault(passed, set()).add(axis)
+
+    devices: dict[frozenset[str], int] = {}
+
+    def at_once(value: int) -> float:
+        axes = axes_of_value[value]
+        if axes not in devices:
+            devices[axes] = assignment.mesh.size_of(*axes)
+        return tables.bytes_of[value] / devices[axes]
+
+    def sweep() -> bool:
+        """Whether each value was looked at after all that is made of it."""
+        in_order = True
+        for value in reversed(list(possible)):
+            here = at_once(value)
+            for axis in possible[value]:
+                least[value, axis] = here
+                carried = sums.get(value)
+                if carried is not None and axis in possible.get(carried.result, {}):
+                    least[value, axis] = least[carried.result, axis] / carried.trips
+                    keep.setdefault(value, set()).add(axis)
+                    continue
+                meeting = _meeting(assignment, value, axis, possible)
+                if meeting is None:
+                    continue
+                through, result, sharers = meeting
+                in_order = in_order and (result, axis) in least
+                after = least.get((result, axis), at_once(result)) / sharers
+                if after < here:
+                    least[value, axis] = after
+                    for passed in through:
+                        keep.setdefault(passed, set()).add(axis)
+        return in_order
+
+    if not sweep():  # a program with its repeated parts taken once (`quotient.py`) reads some values before it makes them
+        sweep()
     return {value: frozenset(axes) for value, axes in keep.items()}
 
 
@@ -145,10 +169,12 @@ def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, 
     first.
     """
     tables = assignment.structure.tables
+    readers = tables.readers
     through = [value]
     frontier = {value}
+    passed: set[int] = set()
     for _ in range(REACH):
-        rows = sorted({position for v in frontier for position, _ in tables.uses[v]})
+        rows = sorted({position for v in frontier for position in readers[v]} - passed)
         if not rows or rows[0] < 0:
             return None
         row = tables.rows[rows[0]]
@@ -156,14 +182,11 @@ def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, 
             return None
         result = row.results[0]
         read = {view.source for view in row.operands if view is not None}
-        done = {v for v in frontier if all(position == rows[0] for position, _ in tables.uses[v])}
         if len(rows) == 1:
             inner = set(through) - {value}
-            sharers = sum(
-                axis in possible.get(source, {}) and all(position == rows[0] for position, _ in tables.uses[source])
-                for source in read - inner
-            )
+            sharers = sum(axis in possible.get(source, {}) and len(readers[source]) == 1 for source in read - inner)
             return through, result, sharers or 1
-        frontier = (frontier - (done & read)) | {result}
+        passed.add(rows[0])
+        frontier = {v for v in frontier if any(position not in passed for position in readers[v])} | {result}
         through.append(result)
     return None

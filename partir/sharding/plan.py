@@ -14,6 +14,7 @@ from functools import cached_property
 
 from xdsl.ir import SSAValue
 
+from partir.collector import paused
 from partir.dialect.sdy import ManualComputationOp
 from partir.program import Leaf
 from partir.sharding import pending, reshard
@@ -118,6 +119,7 @@ class Plan:
         return found + [(r.steps, tables.times(r.region)) for r in self.reshards.values()]
 
 
+@paused()
 def make(assignment: Assignment) -> Plan:
     """Compute what an assignment owes."""
     return _Planner(assignment).run()
@@ -131,6 +133,7 @@ class _Planner:
         self.atoms = assignment.structure.atoms
         self.sizes = assignment.mesh.axes
         self.spread = Spread(assignment)
+        self.row_plans: dict[tuple[int, int, FactorAxes], RowPlan] = assignment.structure.memo(assignment.mesh, "rows")
 
     def run(self) -> Plan:
         claimed = self.spread.claimed()
@@ -205,16 +208,17 @@ class _Planner:
         if follow is not None:
             own = self.spread.followed(shape, follow, self.axes[follow.source])
         else:
-            own = self.spread.factor_axes(position, self.claimed.get(position, {}))
-        operands, results = self.spread.slots(position, row, own if any(own) else ())
+            taken = self.claimed.get(position)
+            own = self.spread.factor_axes(position, taken) if taken else ()
+        operands, results = self.spread.slots(position, row, own)
         sums = self.carried.get(position, {})
         neutral = row.operands[0] is None and is_zero(row.op.operands[row.index]) if sums else True
         masks = () if neutral else (Mask(0, tuple(sums), "add"),)
-        self.plan.rows[position] = RowPlan(own if any(own) else (), operands, results, masks)
+        self.plan.rows[position] = RowPlan(own, operands, results, masks)
         if sums:
             self.sums[row.results[1]] = sums
         for i, result in enumerate(row.results):
-            self.axes[result] = self.spread.result_axes(shape, i, own if any(own) else (), result)
+            self.axes[result] = self.spread.result_axes(shape, i, own, result)
             self.layouts[result] = results[i]
 
     def _read(self, position: int, slot: int) -> None:
@@ -227,37 +231,52 @@ class _Planner:
 
     def _row(self, position: int, row: OpRow, claimed: dict[str, int] | None) -> RowPlan:
         shape = self.atoms.shapes[position]
-        passed, masks = self._passed(position, row)
-        follow = row.followed
+        tables = self.tables
+        reads = tables.reads[position]
+        passed: Sums = {}
+        masks: list[Mask] = []
+        if any(view.source in self.sums for _, view, _ in reads):
+            passed, masks = self._passed(position, row)
+        follow = tables.followed[position]
         if follow is not None:
             own = self.spread.followed(shape, follow, self.axes[follow.source])
         elif claimed is None:
             own = ()
         else:
-            own = self.spread.factor_axes(position, {a: f for a, f in claimed.items() if a not in passed})
-        if not any(own):
-            own = ()
+            own = self.spread.own[position]
+            if passed and not passed.keys().isdisjoint(claimed):
+                left = {a: f for a, f in claimed.items() if a not in passed}
+                own = self.spread.factor_axes(position, left) if left else ()
         operands, results = self.spread.slots(position, row, own)
-        if isinstance(row.op, ManualComputationOp):
+        if position in tables.manual:
+            assert isinstance(row.op, ManualComputationOp)
             operands, results = manual_layouts(row.op, self.assignment.mesh)
-        for slot, view in enumerate(row.operands):
-            if view is not None:
-                self._use(position, slot, view, operands[slot], passed, row)
+        for slot, view, is_plain in reads:
+            source = view.source
+            if is_plain and source not in self.sums and operands[slot] == self.layouts[source]:
+                continue  # it is wanted as it lies
+            self._use(position, slot, view, operands[slot], passed, row)
         for value in row.captured:
             view = View(value, tuple(range(len(self.tables.shapes[value]))))
             self._use(position, -1 - value, view, whole(self.tables.shapes[value]), {}, row)
-        summed = self.spread.own_sums(position, row, own)
-        sums = {a: k for a, k in summed.items() if a not in passed} | passed
+        summed = self.spread.own_sums(position, row, own) if own or position in tables.once else {}
+        sums = {a: k for a, k in summed.items() if a not in passed} | passed if passed else summed
         if row.op.name == "stablehlo.scatter":
             masks += self._scatter_masks(row, summed)
         for i, result in enumerate(row.results):
             self.axes[result] = self.spread.result_axes(shape, i, own, result)
             self.layouts[result] = results[i]
-            if isinstance(row.op, ManualComputationOp):
+            if position in tables.manual:
                 self.axes[result] = self._outermost(result, results[i])
             if sums:
                 self._settle(result, dict(sums))
-        return RowPlan(own, operands, results, tuple(masks))
+        if masks or position in tables.manual:
+            return RowPlan(own, operands, results, tuple(masks))
+        key = id(operands), id(results), own
+        found = self.row_plans.get(key)
+        if found is None:
+            found = self.row_plans[key] = RowPlan(own, operands, results)
+        return found
 
     def _outermost(self, value: int, layout: Layout) -> FactorAxes:
         """Axes of each atom of a value that lies as a PartitionSpec says: on the outermost atom of each dim."""
@@ -304,9 +323,17 @@ class _Planner:
         after = self.spread.source(view, wanted)
         if after == self.layouts[source] and not left:
             return
-        phase = self.tables.phase(row) if self.tables.of_state_alone[source] else ""
+        phase = self._phase_of_use(source, row)
         region = self._region_of_use(position, slot, row)
         self.plan.uses[position, slot] = self._reshard(source, after, left, position, phase, region)
+
+    def _phase_of_use(self, source: int, row: OpRow) -> str:
+        """Uses of a parameter share a gather within a phase. One layer of a scanned stack is recomputed and gone backward
+        through in the same round, and is gathered once for both."""
+        if not self.tables.of_state_alone[source]:
+            return ""
+        phase = self.tables.phase(row)
+        return "backward" if phase == "recomputed" and self.tables.of_one_round[source] else phase
 
     def _region_of_use(self, position: int, slot: int, row: OpRow) -> int:
         """Where an operand is read: what a body or branch hands back is read inside it."""
@@ -393,6 +420,8 @@ class _Planner:
         """The atom of a value that every use wants cut over `axis`; None when they differ or some use wants it whole."""
         wanted: set[int | None] = set()
         for position, slot in self.tables.uses[value]:
+            if position >= 0 and slot == 1 and self.tables.rows[position].is_invariant:
+                continue  # a loop that hands back what it was given wants nothing of its own
             wanted.add(self._wish(value, axis, position, slot))
             if None in wanted or len(wanted) > 1:
                 return None
@@ -442,12 +471,11 @@ class _Planner:
     @property
     def returned(self) -> Sequence[SSAValue]:
         """The values the program returns."""
-        last = self.tables.program.body.last_op
-        assert last is not None
-        return last.operands
+        return self.tables.root.returns
 
     def _output(self, result: int, view: View | None) -> Layout:
-        """How a result leaves: as the argument it is paired with lies, else as it lies already, as far as a spec can say."""
+        """How a result leaves: as the argument it is paired with lies, else as it lies already, as far as a spec can say. One
+        without elements is whole: XLA makes it so whatever it is told, and JAX then cannot read it."""
         argument = self.tables.program.signature.argument_of_result.get(result)
         leaf = self.tables.program.signature.results[result]
         fixed = dict(self.assignment.outputs).get(result)
@@ -455,7 +483,7 @@ class _Planner:
             wanted = tuple(((size, axes),) for size, axes in zip(leaf.shape, fixed, strict=True))
         elif argument is not None:
             wanted = self.plan.arguments[argument]
-        elif view is None:
+        elif view is None or 0 in leaf.shape:
             wanted = whole(shape_of(self.returned[result].type))
         else:
             source = self.layouts[view.source]

@@ -1,11 +1,13 @@
 """The shortest sequence of collectives from one layout to another.
 
-Slices cost nothing and come first; an axis that moves from one dim to another is one all_to_all; what remains is gathered,
-with one all_gather for all axes of one dim; last come the slices that had to wait for their axis to be free.
+Slices cost nothing and come first; an axis that moves from one dim to another is one all_to_all, or two where other axes cut
+the first dim within it: they move, too, and back. What remains is gathered, with one all_gather for all axes of one dim; last
+come the slices that had to wait for their axis to be free.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,6 +84,18 @@ def steps(before: Layout, after: Layout, sizes: tuple[tuple[str, int], ...]) -> 
                 found.append(Step("all_to_all", moved, place(i), place(j)))
                 now[i], now[j] = goal[i], goal[j]
                 break
+    for i, j in itertools.permutations(range(len(parts)), 2):
+        # before  i (a, b), j ()     after  i (b), j (a)     by way of  j (a, b); and the same backwards
+        leaves, comes = _outer(now[i], goal[i], now[j], goal[j]), _outer(goal[i], now[i], goal[j], now[j])
+        moved, inner = leaves or comes or ((), ())
+        between = (now[j] if leaves else goal[j]) + moved + inner
+        if parts[i][0] == parts[j][0] or not moved or extents[j] % math.prod(by_axis[a] for a in between):
+            continue
+        first, second = (moved + inner, inner) if leaves else (inner, moved + inner)
+        found.append(Step("all_to_all", first, place(i), place(j)))
+        now[i], now[j] = now[i][: -len(first)], between
+        found.append(Step("all_to_all", second, place(j), place(i)))
+        now[i], now[j] = goal[i], goal[j]
     slices()
     for k in range(len(parts)):
         kept = _prefix(now[k], goal[k])
@@ -91,6 +105,21 @@ def steps(before: Layout, after: Layout, sizes: tuple[tuple[str, int], ...]) -> 
     slices()
     assert now == goal, (before, after, now, goal)
     return tuple(found)
+
+
+def _outer(before: Axes, after: Axes, other_before: Axes, other_after: Axes) -> tuple[Axes, Axes] | None:
+    """The axes that leave one part for another, and those within them that stay; None if it is anything else that happens.
+
+    >>> _outer(("a", "b"), ("b",), (), ("a",))
+    (('a',), ('b',))
+    """
+    start = len(_prefix(before, after))
+    moved = other_after[len(other_before) :]
+    inner = before[start + len(moved) :]
+    kept = before[:start]
+    if moved and inner and (before, after, other_after) == (kept + moved + inner, kept + inner, other_before + moved):
+        return moved, inner
+    return None
 
 
 def _prefix(a: Axes, b: Axes) -> Axes:
@@ -122,6 +151,8 @@ def _cut(dim: DimLayout, edges: list[int], by_axis: Mapping[str, int]) -> DimLay
     """Cut segments further, at the given minor products; the axes of a segment go to its major parts. None if they cannot."""
     result: list[Segment] = []
     minor = math.prod(size for size, _ in dim)
+    if not minor:
+        return dim
     for size, axes in dim:
         inner = minor // size
         marks = [minor, *(e for e in edges if inner < e < minor), inner]
@@ -142,6 +173,7 @@ def _cut(dim: DimLayout, edges: list[int], by_axis: Mapping[str, int]) -> DimLay
     return tuple(result)
 
 
+@cache
 def between(before: Layout, after: Layout, sizes: tuple[tuple[str, int], ...]) -> tuple[Step, ...]:
     """`steps`, by way of the whole tensor in the dims whose two layouts cannot be cut at the same places."""
     by_axis = dict(sizes)

@@ -5,7 +5,6 @@ Memoised by shape of op and axes: the layers of a model repeat, and so do these 
 
 from __future__ import annotations
 
-from partir.dialect.kinds import is_host_effect
 from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import OpShape
 from partir.sharding.layout import Axes, Layout, canonical_dim, whole
@@ -23,9 +22,14 @@ class Spread:
         self.tables = assignment.structure.tables
         self.atoms = assignment.structure.atoms
         self.by_axis = assignment.mesh.shape
-        self._slot_memo: dict[object, tuple[tuple[Layout, ...], tuple[Layout, ...]]] = {}
-        self._layout_memo: dict[object, Layout] = {}
-        self._source_memo: dict[object, Layout] = {}
+        structure, mesh = assignment.structure, assignment.mesh
+        self._slot_memo: dict[object, tuple[tuple[Layout, ...], tuple[Layout, ...]]] = structure.memo(mesh, "slots")
+        self._layout_memo: dict[object, Layout] = structure.memo(mesh, "layouts")
+        self._source_memo: dict[object, Layout] = structure.memo(mesh, "sources")
+        self._factor_memo: dict[object, FactorAxes] = structure.memo(mesh, "factors")
+        self._result_memo: dict[object, FactorAxes] = structure.memo(mesh, "results")
+        self.own: dict[int, FactorAxes] = {}
+        """By row that claims, the axes of each sub-factor if nothing pending passes it; filled by `tentative`."""
 
     def claimed(self) -> dict[int, dict[str, int]]:
         """By row, the sub-factor (of the row) that has each axis; rows where nothing is cut are left out."""
@@ -40,6 +44,15 @@ class Spread:
     def factor_axes(self, position: int, taken: dict[str, int]) -> FactorAxes:
         """Axes of each sub-factor, in order of claim."""
         shape = self.atoms.shapes[position]
+        if len(taken) < 2 or len(set(taken.values())) == len(taken):
+            key = (id(shape), *taken.items())
+            found = self._factor_memo.get(key)
+            if found is None:
+                found = self._factor_memo[key] = self._factor_axes(position, shape, taken)
+            return found
+        return self._factor_axes(position, shape, taken)
+
+    def _factor_axes(self, position: int, shape: OpShape, taken: dict[str, int]) -> FactorAxes:
         axes: list[list[str]] = [[] for _ in shape.sizes]
         for axis, factor in taken.items():
             axes[factor].append(axis)
@@ -54,13 +67,13 @@ class Spread:
         return int(self.assignment.claims.order[axis][class_])
 
     def own_sums(self, position: int, row: OpRow, own: FactorAxes) -> Sums:
-        """The axes that a row's own cut reduction leaves pending, with the kind. A host callback runs on one device: the
-        others have nothing, and the sum is what it returned."""
-        if is_host_effect(row.op):
+        """The axes that a row's own cut reduction leaves pending, with the kind. What must happen once runs on one
+        device: the others have nothing, and the sum is what it returned."""
+        if position in self.tables.once:
             kind = "or" if row.results and str(self.tables.values[row.results[0]].type).endswith("xi1>") else "add"
             return dict.fromkeys(self.assignment.mesh.names, kind)
         shape = self.atoms.shapes[position]
-        if shape.kind is None or not any(own):
+        if shape.kind is None or not own:
             return {}
         return {axis: shape.kind for p, axes in enumerate(own) if shape.reduction[p] for axis in axes}
 
@@ -68,40 +81,46 @@ class Spread:
         """If every op keeps its claims: the axes each value is cut over, and the sums each row leaves pending."""
         none: frozenset[str] = frozenset()
         axes: list[frozenset[str]] = [none] * len(self.tables.values)
+        together: dict[FactorAxes, frozenset[str]] = {}
         per_atom: list[FactorAxes] = [()] * len(self.tables.values)
         found: dict[int, Sums] = {}
         for argument, own in enumerate(self.assignment.argument_axes):
             per_atom[argument] = own
             axes[argument] = frozenset(a for atom in own for a in atom)
+        follows = self.tables.followed
         for position, row in enumerate(self.tables.rows):
             shape = self.atoms.shapes[position]
-            view = row.followed
+            view = follows[position]
             if view is not None:
                 own = self.followed(shape, view, per_atom[view.source])
             elif position in claimed:
-                own = self.factor_axes(position, claimed[position])
+                own = self.own[position] = self.factor_axes(position, claimed[position])
             else:
                 own = ()
-            sums = self.own_sums(position, row, own)
+            sums = self.own_sums(position, row, own) if own or position in self.tables.once else None
             if sums:
                 found[position] = sums
-            if not any(own):
+            if not own:
                 continue
             for i, result in enumerate(row.results):
-                per_atom[result] = self.result_axes(shape, i, own, result)
-                axes[result] = frozenset(a for atom in per_atom[result] for a in atom)
+                flat = per_atom[result] = self.result_axes(shape, i, own, result)
+                union = together.get(flat)
+                if union is None:
+                    union = together[flat] = frozenset(a for atom in flat for a in atom)
+                axes[result] = union
         return axes, found
 
     def followed(self, shape: OpShape, view: View, source: FactorAxes) -> FactorAxes:
-        """Sub-factor axes of a follow op: those its operand's atoms actually have."""
+        """Sub-factor axes of a follow op: those its operand's atoms actually have; () for none at all."""
+        if not source or not any(source):
+            return ()
         own: list[Axes] = [()] * len(shape.sizes)
-        if any(source):
-            for d, pieces in enumerate(shape.slots[0]):
-                if pieces is not None and view.dims[d] >= 0:
-                    for k, piece in enumerate(pieces):
-                        if not shape.closed[piece]:
-                            own[piece] = source[self.flat(view.source, view.dims[d], k)]
-        return tuple(own)
+        for d, pieces in enumerate(shape.slots[0]):
+            if pieces is not None and view.dims[d] >= 0:
+                for k, piece in enumerate(pieces):
+                    if not shape.closed[piece]:
+                        own[piece] = source[self.flat(view.source, view.dims[d], k)]
+        return tuple(own) if any(own) else ()
 
     def flat(self, value: int, dim: int, part: int) -> int:
         return sum(len(sizes) for sizes in self.atoms.sizes_of[value][:dim]) + part
@@ -162,6 +181,13 @@ class Spread:
         """Axes of each atom of a result; a dim its rule cannot cut is whole, however many atoms it has."""
         if not own:
             return ()
+        key = id(shape), index, own
+        found = self._result_memo.get(key)
+        if found is None:
+            found = self._result_memo[key] = self._result_axes(shape, index, own, value)
+        return found
+
+    def _result_axes(self, shape: OpShape, index: int, own: FactorAxes, value: int) -> FactorAxes:
         flat: list[Axes] = []
         for d, pieces in enumerate(shape.slots[shape.operand_count + index]):
             count = len(self.atoms.sizes_of[value][d])

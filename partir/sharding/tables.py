@@ -6,7 +6,7 @@ Three kinds of value get special care:
   that use wants; they never tie one layer to another and are never resharded.
 - *views*: transposes, broadcasts and reshapes that only add or drop dims of size 1. A use of a view is a use of its
   source: whatever the use wants is asked of the source, where a reshard is smallest.
-- *follow* ops: converts, reshapes that split or merge dims, slices, tags. They lie as their operand actually lies.
+- *follow* ops: converts, reshapes that split or merge dims, slices, reverses, tags. They lie as their operand actually lies.
 
 Control flow is part of the same list of rows: each value a `while` carries, each result of a `case`, each value that passes an
 optimization barrier is one *carry* row that ties its ends together; the ops inside follow as rows of their own, and a `Control`
@@ -22,13 +22,24 @@ from typing import Literal
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from partir.dialect.kinds import LAYOUT, is_pointwise
-from partir.program import Program, origin_of, type_bytes
+from partir.dialect import constants
+from partir.dialect.kinds import LAYOUT, happens_once, is_pointwise
+from partir.dialect.sdy import ManualComputationOp
+from partir.program import Program, item_bytes, origin_of, type_bytes
 from partir.sharding.rule import Rule, rule_of, same_rule, shape_of
 
 Kind = Literal["free", "view", "follow", "claim", "carry", "predicate"]
 
-FOLLOW = frozenset({"stablehlo.convert", "stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice", "partir.tag"})
+FOLLOW = frozenset(
+    {
+        "stablehlo.convert",
+        "stablehlo.reshape",
+        "stablehlo.reverse",
+        "stablehlo.slice",
+        "stablehlo.dynamic_slice",
+        "partir.tag",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -218,6 +229,39 @@ class Tables:
         return uses
 
     @cached_property
+    def followed(self) -> list[View | None]:
+        """By row, what it lies as where it claims nothing (see `OpRow.followed`)."""
+        return [row.followed for row in self.rows]
+
+    @cached_property
+    def reads(self) -> list[tuple[tuple[int, View, bool], ...]]:
+        """By row, the operands that are not free: (slot, view, whether it is the value itself, dim by dim)."""
+        ranges = [tuple(range(rank)) for rank in range(1 + max(map(len, self.shapes), default=0))]
+        return [
+            tuple(
+                (slot, view, view.dims == ranges[len(self.shapes[view.source])])
+                for slot, view in enumerate(row.operands)
+                if view is not None
+            )
+            for row in self.rows
+        ]
+
+    @cached_property
+    def readers(self) -> list[tuple[int, ...]]:
+        """For each value, the rows that read it, each once, ascending; outputs read as row -1 - result index."""
+        return [tuple(sorted({position for position, _ in uses})) for uses in self.uses]
+
+    @cached_property
+    def once(self) -> frozenset[int]:
+        """The rows that must happen once, on one device."""
+        return frozenset(position for position, row in enumerate(self.rows) if happens_once(row.op))
+
+    @cached_property
+    def manual(self) -> frozenset[int]:
+        """The rows that are a user's `shard_map`."""
+        return frozenset(position for position, row in enumerate(self.rows) if isinstance(row.op, ManualComputationOp))
+
+    @cached_property
     def of_state_alone(self) -> list[bool]:
         """Whether a value is a parameter, or one only converted or reshaped: gathered anew in each phase that reads it."""
         flags = [leaf.role == "state" for leaf in self.program.signature.arguments]
@@ -234,6 +278,16 @@ class Tables:
         return flags
 
     @cached_property
+    def of_one_round(self) -> list[bool]:
+        """Whether a value is a slice that one round of a loop takes of a parameter, perhaps converted or reshaped."""
+        flags = [False] * len(self.values)
+        for row in self.rows:
+            view = row.operands[0] if row.region and row.operands and row.results else None
+            if view is not None and self.of_state_alone[row.results[0]]:
+                flags[row.results[0]] = row.op.name == "stablehlo.dynamic_slice" or flags[view.source]
+        return flags
+
+    @cached_property
     def bytes_of(self) -> list[int]:
         """The global bytes of each value."""
         by_type: dict[int, int] = {}
@@ -244,6 +298,11 @@ class Tables:
                 size = by_type[id(value.type)] = type_bytes(value.type)
             found.append(size)
         return found
+
+    @cached_property
+    def item_bytes(self) -> list[int]:
+        """The bytes of one element of each value; 0 for tokens."""
+        return [item_bytes(value.type) for value in self.values]
 
     def view_of(self, value: SSAValue) -> View | None:
         """What a value is a view of (itself, if of nothing else); None when it is free."""
@@ -516,4 +575,4 @@ def _captured(op: Operation, index_of: dict[SSAValue, int], free: set[SSAValue])
 def is_splat(op: Operation) -> bool:
     """Whether a constant is one number everywhere."""
     attr = op.properties.get("value")
-    return isinstance(attr, DenseIntOrFPElementsAttr) and attr.is_splat()
+    return isinstance(attr, DenseIntOrFPElementsAttr) and constants.is_splat(attr)

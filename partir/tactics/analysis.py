@@ -14,11 +14,13 @@ from partir.sharding.assignment import Structure
 @dataclass(frozen=True, eq=False)
 class Roles:
     """`forward[row]`: whether a row is part of the forward pass. `parameters`: state arguments that the forward pass (or,
-    where there is no backward pass, the program) reads. `of_parameters[value]`: computed from state and constants alone."""
+    where there is no backward pass, the program) reads. `of_parameters[value]`: computed from state and constants alone.
+    `caches`: (argument, dim) of state that has a batch and that a program without a backward pass updates; no parameters."""
 
     forward: list[bool]
     parameters: tuple[int, ...]
     of_parameters: list[bool]
+    caches: tuple[tuple[int, int], ...] = ()
 
 
 _memo: WeakKeyDictionary[Structure, Roles] = WeakKeyDictionary()
@@ -55,7 +57,27 @@ def _roles(structure: Structure) -> Roles:
     if any(forward) and not all(forward):
         meets = _meets_inputs(structure, forward, of_parameters)
         parameters = tuple(i for i in parameters if meets[i])
-    return Roles(forward, parameters, of_parameters)
+    caches = _caches(structure) if all(forward) else ()
+    running = {argument for argument, _ in caches}
+    return Roles(forward, tuple(i for i in parameters if i not in running), of_parameters, caches)
+
+
+def _caches(structure: Structure) -> tuple[tuple[int, int], ...]:
+    """State that is updated and has a dim in the class of an input's first: (argument, that dim)."""
+    tables, classes, atoms = structure.tables, structure.classes(), structure.atoms
+    leaves = tables.program.signature.arguments
+
+    def class_of(argument: int, dim: int) -> int | None:
+        return classes.class_of(argument, dim) if atoms.sizes_of[argument][dim] else None
+
+    batch = {class_of(i, 0) for i, leaf in enumerate(leaves) if leaf.role == "input" and leaf.shape} - {None}
+    found: list[tuple[int, int]] = []
+    for argument, result in tables.program.signature.state:
+        view = tables.outputs[result]
+        if view is not None and view.source != argument:
+            dims = range(len(tables.shapes[argument]))
+            found += [(argument, dim) for dim in dims if class_of(argument, dim) in batch][:1]
+    return tuple(found)
 
 
 def _meets_inputs(structure: Structure, forward: list[bool], of_parameters: list[bool]) -> list[bool]:

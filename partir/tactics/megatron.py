@@ -68,7 +68,11 @@ class Megatron:
 
 
 def hidden_classes(assignment: Assignment, scope: str | None = None) -> list[Hidden]:
-    """Hidden classes, best first: fewest contractions (so fewest all_reduces) per matrix they split."""
+    """Hidden classes, best first: fewest contractions (so fewest all_reduces), then most bytes of matrices.
+
+    A residual width that no norm sums over (of a network with batch norms) is contracted in every block that reads it, and
+    comes after what is hidden within one.
+    """
     roles = roles_of(assignment.structure)
     classes, tables = assignment.classes, assignment.structure.tables
     matrices: dict[int, set[int]] = {}
@@ -83,7 +87,7 @@ def hidden_classes(assignment: Assignment, scope: str | None = None) -> list[Hid
         for c, own in matrices.items()
         if contractions.get(c) and c not in bad and (scope is None or c in scoped)
     ]
-    return sorted(found, key=lambda h: (h.contractions / len(h.matrices), -len(h.matrices), h.class_))
+    return sorted(found, key=lambda h: (h.contractions, -h.bytes, h.class_))
 
 
 def _sums(assignment: Assignment, roles: Roles, scope: str | None) -> tuple[dict[int, int], set[int], set[int]]:

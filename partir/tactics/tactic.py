@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from partir.collector import paused
+from partir.cost.targets import Target
 from partir.errors import NoEffectError, ProgramError, word
 from partir.sharding.actions import Action, Replicate
 from partir.sharding.assignment import Assignment
@@ -20,6 +22,17 @@ class Tactic(Protocol):
         ...
 
 
+@runtime_checkable
+class Judging(Protocol):
+    """A tactic that prices what it decides, on its own `target` or on that of the partition."""
+
+    target: Target | None
+
+    def actions_on(self, assignment: Assignment, target: Target | None) -> Sequence[Action]:
+        """As `Tactic.actions`, judged by `target`."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """One tactic of a schedule, and the assignment after it."""
@@ -28,9 +41,15 @@ class Stage:
     assignment: Assignment
 
 
-def run(schedule: Sequence[Any], assignment: Assignment) -> list[Stage]:
-    """Run a schedule. Raises NoEffectError for a tactic that changes nothing."""
+@paused()
+def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None = None) -> list[Stage]:
+    """Run a schedule, on `target` where a tactic prices what it decides.
+
+    Raises NoEffectError for a tactic that changes nothing. Where that is only because sizes do not divide, the dims stay whole
+    and the report says so, as long as the schedule changes something: a vocabulary of 50,257 is no reason to refuse the rest.
+    """
     stages: list[Stage] = []
+    misfits: list[str] = []
     for number, tactic in enumerate(schedule):
         if isinstance(tactic, type) or not isinstance(tactic, Tactic):
             raise ProgramError(
@@ -40,12 +59,17 @@ def run(schedule: Sequence[Any], assignment: Assignment) -> list[Stage]:
                 )
             )
         before = stages[-1].assignment if stages else assignment
-        actions = tuple(tactic.actions(before))
+        judging = isinstance(tactic, Judging)
+        actions = tuple(tactic.actions_on(before, target) if judging else tactic.actions(before))
         after = before.apply(*actions)
         stages.append(Stage(tactic, after))
         keeps_whole = all(isinstance(action, Replicate) for action in actions) and bool(actions)
         if not keeps_whole and after.same_effect(before):
-            raise NoEffectError(_no_effect(tactic, before, after))
+            misfits.append(_no_effect(tactic, before, after))
+            if after.claims.undivided == before.claims.undivided:
+                raise NoEffectError(misfits[-1])
+    if misfits and stages[-1].assignment.same_effect(assignment):
+        raise NoEffectError(misfits[0])
     _check_pins(stages)
     return stages
 

@@ -24,7 +24,8 @@ class ZeRO:
     stage 1         as stage 2, and gradients that are accumulated over steps stay whole, too
 
     Classes are taken by the parameter bytes they newly shard (in a transformer the residual width covers nearly all) until
-    99 % are covered or none divides. `params` limits it to parameters matching these patterns.
+    99 % are covered or none divides; those of repeated layers together. `params` limits it to parameters that match these
+    patterns.
     """
 
     axis: str
@@ -84,7 +85,20 @@ class ZeRO:
             best = max(gain, key=lambda c: (gain[c], -c))
             if not gain[best]:
                 break
-            own = options.pop(best)
-            chosen.append(next(iter(own.items())))
-            covered |= set(own)
-        return chosen, covered
+            for class_ in sorted(options.keys() & {best, *self._repeated(assignment, best)}):
+                own = options.pop(class_)
+                chosen.append(next(iter(own.items())))
+                covered |= set(own)
+        return sorted(chosen, key=lambda tile: self._is_inner(assignment, *tile)), covered
+
+    @staticmethod
+    def _is_inner(assignment: Assignment, parameter: int, dim: int) -> bool:
+        """Whether the class of a dim is an inner part of some other (the width in the input of a matrix that reads three
+        vectors side by side). No PartitionSpec can say that, so it comes last: a class that can be said then has the matrix."""
+        class_ = assignment.class_of(parameter, dim)
+        return class_ is not None and any(part > 0 for _, _, part in assignment.classes.arguments_by_class[class_])
+
+    @staticmethod
+    def _repeated(assignment: Assignment, class_: int) -> Sequence[int]:
+        group = assignment.group_of.get(class_)
+        return group.classes if group is not None else ()

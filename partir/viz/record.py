@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from partir.cost.estimate import Estimate, estimate
+from partir.cost.targets import Target
 from partir.program import ScopeTree
 from partir.sharding.assignment import Assignment
 from partir.sharding.layout import spec_of
@@ -32,17 +34,31 @@ def record_of(history: Sequence[tuple[str, Plan]]) -> dict[str, Any]:
     }
 
 
-def tactics_record(history: Sequence[tuple[str, Plan]]) -> list[dict[str, Any]]:
-    """What holds after each tactic."""
+def tactics_record(history: Sequence[tuple[str, Plan]], target: Target | None = None) -> list[dict[str, Any]]:
+    """What holds after each tactic; with a target, what a step costs on it."""
     return [
         {
             "tactic": name,
             "sharded_arguments": sharded_arguments(plan),
             "argument_bytes_per_device": argument_bytes(plan),
             "collectives": plan.collectives,
+            **(estimate_record(estimate(plan, target)) if target is not None else {}),
         }
         for name, plan in history
     ]
+
+
+def estimate_record(found: Estimate) -> dict[str, Any]:
+    """The sums of an estimate: seconds of a step, bytes and operations of one device."""
+    return {
+        "target": found.target.name,
+        "step_seconds": found.step_seconds,
+        "compute_seconds": found.compute_seconds,
+        "communication_seconds": found.communication_seconds,
+        "peak_bytes": found.peak_bytes,
+        "flops": found.flops,
+        "communicated_bytes": found.communicated_bytes,
+    }
 
 
 def arguments_record(plan: Plan) -> list[dict[str, Any]]:

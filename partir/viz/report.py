@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 
+from partir.cost.estimate import estimate
+from partir.cost.targets import Target
 from partir.mesh import Mesh
 from partir.program import Program, origin_of
 from partir.sharding.assignment import Assignment
 from partir.sharding.layout import local_shape, spec_of
 from partir.sharding.plan import COLLECTIVES, Plan
+from partir.sharding.reshard import Step
 from partir.viz.repeats import together
 from partir.viz.table import Table
 
@@ -82,9 +85,21 @@ def argument_bytes(plan: Plan, *, donated: bool = False) -> int:
     return total
 
 
-def tactics_table(program: Program, stages: Sequence[tuple[str, Plan]], notes: Sequence[str]) -> Table:
-    """A row per tactic: how many arguments are sharded after it and what a device holds of them all, and the collectives of
-    the program so far."""
+def seconds_text(seconds: float) -> str:
+    """A time as a reader says it.
+
+    >>> seconds_text(0.0123), seconds_text(3.2e-6), seconds_text(75.0)
+    ('12.3 ms', '3.20 us', '75.0 s')
+    """
+    unit, factor = next((u for u in (("s", 1.0), ("ms", 1e3), ("us", 1e6)) if seconds * u[1] >= 0.9995), ("ns", 1e9))
+    return f"{f'{seconds * factor:#.3g}'.rstrip('.')} {unit}"
+
+
+def tactics_table(
+    program: Program, stages: Sequence[tuple[str, Plan]], notes: Sequence[str], target: Target | None = None
+) -> Table:
+    """A row per tactic: how many arguments are sharded after it and what a device holds of them all, with a target the peak
+    memory and the time of a step on it, and the collectives of the program so far."""
     total = len(program.signature.arguments)
     kinds = [kind for kind in COLLECTIVES if any(kind in plan.collectives for _, plan in stages)]
     rows = [
@@ -92,17 +107,26 @@ def tactics_table(program: Program, stages: Sequence[tuple[str, Plan]], notes: S
             name,
             f"{sharded_arguments(plan)} of {total}",
             bytes_text(argument_bytes(plan)),
+            *(_priced(plan, target) if target is not None else ()),
             *(str(plan.collectives.get(kind, 0)) for kind in kinds),
         )
         for name, plan in stages
     ]
+    priced = ("peak memory", "step time") if target is not None else ()
+    on = f", {target.name}" if target is not None else ""
     return Table(
-        f"{program.name} on mesh {mesh_text(stages[-1][1].assignment.mesh)}",
-        ("tactic", "sharded arguments", "bytes per device", *kinds),
+        f"{program.name} on mesh {mesh_text(stages[-1][1].assignment.mesh)}{on}",
+        ("tactic", "sharded arguments", "bytes per device", *priced, *kinds),
         tuple(rows),
         tuple(notes),
-        frozenset({"sharded arguments", "bytes per device", *kinds}),
+        frozenset({"sharded arguments", "bytes per device", *priced, *kinds}),
     )
+
+
+def _priced(plan: Plan, target: Target) -> tuple[str, str]:
+    found = estimate(plan, target)
+    peak = bytes_text(found.peak_bytes)
+    return peak if found.fits else f"{peak} (too much)", seconds_text(found.step_seconds)
 
 
 def arguments_table(program: Program, plan: Plan, *, brief: bool = False) -> Table:
@@ -121,11 +145,13 @@ def arguments_table(program: Program, plan: Plan, *, brief: bool = False) -> Tab
 
 
 def collectives_by_scope(plan: Plan) -> dict[str, dict[str, int]]:
-    """Counts by kind for each scope (and phase) whose ops need them; results of the program under `(results)`."""
+    """Counts by kind for each scope (and phase) whose ops need them, loop bodies times their trip counts; results of the
+    program under `(results)`."""
     tables = plan.assignment.structure.tables
     found: dict[str, Counter[str]] = {}
 
-    def add(row: int, kinds: list[str]) -> None:
+    def add(row: int, steps: Sequence[Step], region: int) -> None:
+        kinds = [step.kind for step in steps if step.kind != "all_slice"]
         if not kinds:
             return
         if row < 0:
@@ -133,12 +159,14 @@ def collectives_by_scope(plan: Plan) -> dict[str, dict[str, int]]:
         else:
             scope, phase = tables.scope(tables.rows[row]), tables.phase(tables.rows[row])
             name = f"{scope or '(program)'}" + ("" if phase == "forward" else f" [{phase}]")
-        found.setdefault(name, Counter()).update(kinds)
+        counts, times = found.setdefault(name, Counter()), tables.times(region)
+        for kind in kinds:
+            counts[kind] += times
 
     for value, settlement in plan.settlements.items():
-        add(tables.producer[value], [s.kind for s in settlement.steps if s.kind != "all_slice"])
+        add(tables.producer[value], settlement.steps, tables.region_of[value])
     for reshard in plan.reshards.values():
-        add(reshard.row, [s.kind for s in reshard.steps if s.kind != "all_slice"])
+        add(reshard.row, reshard.steps, reshard.region)
     return {name: {kind: c[kind] for kind in COLLECTIVES if c[kind]} for name, c in sorted(found.items())}
 
 

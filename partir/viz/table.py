@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-WIDTH = 120
+WIDTH = 140
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import haiku as hk
 import jax
 import jax.numpy as jnp
 import optax
+from haiku.experimental import name_scope
 
 from partir.zoo.example import Example
 
@@ -30,6 +32,13 @@ def optimizer_of(name: str, learning_rate: float, clip: float | None = None) -> 
         raise ValueError(f'no optimizer "{name}"\n  try     one of {", ".join(OPTIMIZERS)}')
     optimizer = OPTIMIZERS[name](learning_rate)
     return optimizer if clip is None else optax.chain(optax.clip_by_global_norm(clip), optimizer)
+
+
+@contextmanager
+def level(name: str) -> Generator[None]:
+    """A level of names for what is inside: in the paths of Haiku's parameters and in JAX's scopes alike."""
+    with name_scope(name), jax.named_scope(name):
+        yield
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -62,16 +71,39 @@ def training_example(
     """
     model = hk.without_apply_rng(hk.transform(loss))
 
+    def init(key: jax.Array) -> Any:
+        return model.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), batch))
+
+    return step_example(model.apply, init, optimizer, batch, name=name, integer_bounds=integer_bounds)
+
+
+def step_example(
+    loss: Callable[[Any, Any], jax.Array],
+    init: Callable[[jax.Array], Any],
+    optimizer: optax.GradientTransformation,
+    batch: Mapping[str, jax.ShapeDtypeStruct],
+    *,
+    name: str,
+    integer_bounds: Mapping[str, int],
+) -> Example:
+    """A training step of a model that is two functions: as `training_example`, for any library or none.
+
+    Args:
+        loss: from (parameters, batch) to a scalar.
+        init: from a PRNG key to the parameters.
+        optimizer, batch, name, integer_bounds: as there.
+    """
+
     def train_step(params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, jax.Array]:
-        value, gradients = jax.value_and_grad(model.apply)(params, batch)
+        value, gradients = jax.value_and_grad(loss)(params, batch)
         with jax.named_scope("optimizer"):
             updates, opt_state = optimizer.update(gradients, opt_state, params)
             params = optax.apply_updates(params, updates)
         return params, opt_state, value
 
-    def init(key: jax.Array) -> tuple[Any, Any]:
-        params = model.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), batch))
+    def start(key: jax.Array) -> tuple[Any, Any]:
+        params = init(key)
         return params, optimizer.init(params)
 
-    params, opt_state = jax.eval_shape(init, jax.random.key(0))
-    return Example(train_step, (params, opt_state, dict(batch)), (0, 1), name=name, init=init, integer_bounds=integer_bounds)
+    params, opt_state = jax.eval_shape(start, jax.random.key(0))
+    return Example(train_step, (params, opt_state, dict(batch)), (0, 1), name=name, init=start, integer_bounds=integer_bounds)

@@ -28,7 +28,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["show", "--help"], ["demo", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["show", "--help"], ["demo", "--help"], ["verify", "--help"]])
 def test_help_needs_no_jax(arguments: list[str]) -> None:
     script = (
         "import sys\nfrom partir.cli.main import main\n"
@@ -47,7 +47,7 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
 
     commands = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.MULTILINE)
-    assert commands == ["demo", "show", "opt"]
+    assert commands == ["demo", "show", "verify", "opt"]
 
 
 @pytest.mark.core
@@ -64,7 +64,7 @@ def test_usage_is_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str
 
 @pytest.mark.core
 def test_every_public_name_is_found() -> None:
-    assert set(partir.__all__) == set(partir._MODULE_OF) | {"zoo"}  # type: ignore[attr-defined]
+    assert set(partir.__all__) == set(partir._MODULE_OF) | {"search", "targets", "zoo"}  # type: ignore[attr-defined]
     assert set(partir.__all__) <= set(dir(partir))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         partir.nonsense  # noqa: B018

@@ -55,7 +55,7 @@ def test_a_function_and_its_arguments(own: str) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("gtp", {}, 'no model "gtp"\n  why     the zoo has gpt, .*\n  try     gpt, '),
+        ("gtp", {}, 'no model "gtp"\n  why     the zoo has .*, gpt, .*\n  try     gpt, '),
         ("gpt", {"layer": 2}, "gpt has no setting layer\n  why     its settings are layers, .*\n  try     --set layers="),
         ("gpt", {"heads": 3}, "d_model 256 does not divide by heads 3"),
         ("own_models:pear", {}, 'no function "pear" in own_models\n  try     one of pair'),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from equal import assert_same, mesh_of
 from programs import PROGRAMS
+from random_actions import draw_actions, partitioned
 
 import partir
 from partir.mesh import Mesh
@@ -34,40 +35,6 @@ def traced(name: str, mesh: str) -> tuple[partir.Traced, Any, Any]:
     example = PROGRAMS[name]
     args = example.concrete(dtype="float64")
     return partir.jit(example.fun, mesh=mesh_of(mesh)).trace(*args), args, jax.jit(example.fun)(*args)
-
-
-def draw_actions(rng: np.random.Generator, assignment: Assignment) -> list[Action]:
-    """One to six decisions about arguments and intermediate values; axes repeat, so dims get several, in any order."""
-    names, shapes = assignment.structure.addresses.names, assignment.structure.tables.shapes
-    arguments = assignment.structure.tables.argument_count
-    axes = assignment.mesh.names
-
-    def value() -> int:
-        inner = rng.random() < 0.5 and len(shapes) > arguments
-        choices = [v for v in range(arguments if inner else 0, len(shapes) if inner else arguments) if shapes[v]]
-        return int(rng.choice(choices or [v for v in range(arguments) if shapes[v]]))
-
-    actions: list[Action] = []
-    for _ in range(int(rng.integers(1, 7))):
-        v = value()
-        name, dim, axis = names[v], int(rng.integers(len(shapes[v]))), str(rng.choice(axes))
-        kind = rng.random()
-        if kind < 0.65:
-            actions.append(Tile(name, dim, axis))
-            if rng.random() < 0.3:  # the same dim over another axis as well
-                actions.append(Tile(name, dim, str(rng.choice(axes))))
-        elif kind < 0.8:
-            actions.append(Replicate(names[int(rng.integers(arguments))], axis))
-        elif kind < 0.95:
-            actions.append(Prefer(str(rng.choice(["*", "**"])), name, dim, axis))
-        else:
-            actions.append(Cut(name, dim))
-    return actions
-
-
-def partitioned(tr: partir.Traced, actions: list[Action]) -> partir.Partitioned:
-    start = Assignment(tr.structure, Mesh.of(tr.mesh))
-    return tr.replay(partir.Strategy.of(start, actions))
 
 
 def assert_sequence_computes_the_same(seed: int) -> None:

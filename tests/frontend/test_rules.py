@@ -7,12 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from equal import assert_same, mesh_of
+from jax.experimental import pallas
 from op_programs_indexed import OPS
+from op_programs_types import TYPES
 
 import partir
+from partir.frontend.trace import trace
+from partir.lowering.to_spmd import to_spmd
 from partir.mesh import Mesh
+from partir.runtime.emit import emit
+from partir.sharding import plan
 from partir.sharding.actions import Action, Tile
-from partir.sharding.assignment import Assignment
+from partir.sharding.assignment import Assignment, Structure
+from partir.viz.report import whole_lines
 
 pytestmark = pytest.mark.jax
 
@@ -124,6 +131,21 @@ def test_each_class_of_an_op_can_be_cut(name: str, x64: None):
             raise
 
 
+@pytest.mark.parametrize("name", TYPES)
+def test_values_of_every_type_can_be_cut(name: str, x64: None):
+    fun, args = TYPES[name]
+    traced = partir.jit(fun, mesh=mesh_of("4x2")).trace(*args)
+    expected = jax.jit(fun)(*args)
+
+    *alone, pair = assignments_of(tiles_of(traced))
+    for actions in [*alone[:2], pair]:
+        try:
+            assert_same(replayed(traced, actions)(*args), expected)
+        except Exception as error:
+            error.add_note(f"{name}: {actions}")
+            raise
+
+
 @pytest.mark.parametrize(("name", "argument", "dim", "collectives"), OWES)
 def test_what_an_op_owes(name: str, argument: str, dim: int, collectives: dict[str, int]):
     fun, args = OPS[name]
@@ -143,6 +165,48 @@ def test_a_gather_says_why():
     assert "slice" in line
     assert "op_programs.py" in line
     assert "gathered" in line
+
+
+def test_a_pallas_kernel_stays_whole():
+    """On a TPU it is one call, which nobody sees into; no TPU is needed to plan and write the program."""
+
+    def kernel(x, out):
+        out[...] = x[...] * 2
+
+    def fun(x):
+        return jnp.sin(pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x))
+
+    program = trace(fun, (jax.ShapeDtypeStruct((64, 128), "float32"),), {}, platform="tpu")
+    made = plan.make(Assignment(Structure.of(program), Mesh(data=4, model=2), (Tile("x", 0, "data"),)))
+
+    assert made.collectives == GATHER
+    (line,) = whole_lines(made)
+    assert "custom_call" in line
+    assert "32,768 bytes gathered" in line
+    assert "tpu_custom_call" in emit(to_spmd(made), Mesh(data=4, model=2)).text
+
+
+def test_random_numbers_without_a_key_are_the_same_on_all_devices():
+    """Each device has a generator of its own: they are drawn on one, and sent to the others."""
+    step = partir.jit(lambda low: jax.lax.rng_uniform(low, low + 1, (8, 8)), mesh=mesh_of("4x2"), schedule=[])
+    part = step.trace(np.float32(2)).partition()
+
+    drawn = part(np.float32(2))
+
+    assert part.collectives == {"all_reduce": 1}
+    first, *others = [np.asarray(shard.data) for shard in drawn.addressable_shards]
+    assert all(np.array_equal(first, other) for other in others)
+    assert first.min() >= 2
+    assert first.max() < 3
+    assert first.std() > 0
+
+
+def test_an_fft_runs_after_a_sum_over_devices(x64: None):
+    """XLA on CPU lays what it reads out column by column here, and would then refuse to run it."""
+    fun, args = TYPES["complex_gradients"]
+    traced = partir.jit(fun, mesh=mesh_of("4x2")).trace(*args)
+
+    assert_same(replayed(traced, [Tile("x", 1, "model"), Tile("x", 1, "data")])(*args), jax.jit(fun)(*args))
 
 
 def test_nan_survives_a_maximum_over_devices():

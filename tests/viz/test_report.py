@@ -66,6 +66,17 @@ def test_collectives_by_scope_add_up(part: partir.Partitioned) -> None:
     assert collectives_by_scope(part.plan)["layer_0/mlp-block/mlp/up [backward]"] == {"all_reduce": 3}
 
 
+def test_collectives_by_scope_add_up_over_the_rounds_of_a_loop() -> None:
+    example = partir.zoo.llama(layers=3, d_model=32, heads=4, d_ff=48, vocab=64, seq=8, batch=8)
+    step = partir.jit(example.fun, mesh=partir.Mesh(data=4, model=2), donate_argnums=example.donate_argnums)
+
+    part = step.trace(*example.args).partition([partir.DataParallel("data"), partir.Megatron("model")])
+
+    found = part.collectives_by_scope()
+    assert found["layers/mlp-block"] == {"all_reduce": 3}
+    assert sum(counts["all_reduce"] for counts in found.values()) == part.collectives["all_reduce"]
+
+
 def test_nothing_partitioned_says_so(part: partir.Partitioned) -> None:
     plain = part.traced.partition([])
 

@@ -35,7 +35,7 @@ def _shapes(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"gpt_decode"}))  # which trains nothing
 def test_model_lowers_with_its_default_sizes(name: str) -> None:
     example = MODELS[name]()
 

@@ -1,0 +1,463 @@
+"""How near predictions are to the real compilers: models of the zoo x schedules x machines; writes docs/accuracy.md.
+
+    python benchmarks/accuracy.py measure [--only TEXT] [--minutes 30]    compile what is not compiled yet
+    python benchmarks/accuracy.py report                                  predict all that is compiled, compare, write
+
+Each program is compiled in a process of its own with its own timeout; what the compiler said is kept in build/accuracy, a file
+per program, so that a sweep can be stopped and taken up again. Judgements and predictions are made anew for each report. A
+machine's efficiency is fitted on every other group of programs (one model on one machine), and the errors reported are those of
+the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the GPU plugin would look for a GPU
+RESULTS = ROOT / "build" / "accuracy"
+DOCUMENT = ROOT / "docs" / "accuracy.md"
+TIMEOUT_SECONDS = 900.0
+
+D, M = "DataParallel('data')", "Megatron('model')"
+SCHEDULES = {
+    "batch": D,
+    "megatron": M,
+    "both": f"{D}, {M}",
+    "zero2": f"{D}, ZeRO('data', stage=2)",
+    "zero3": f"{D}, ZeRO('data', stage=3)",
+    "both+zero3": f"{D}, {M}, ZeRO('data', stage=3)",
+    "both+sequence": f"{D}, {M}, SequenceParallel('model')",
+}
+FEW = ("batch", "zero2", "zero3")
+
+WIDE = {"layers": 2, "d_model": 1024, "heads": 8, "vocab": 8192, "seq": 512, "batch": 32}
+HUGE = {"layers": 2, "d_model": 6144, "heads": 48, "vocab": 32768, "seq": 1024, "batch": 32}
+MODELS: dict[str, tuple[str, dict[str, Any], Sequence[str]]] = {
+    "gpt": ("gpt", WIDE, tuple(SCHEDULES)),
+    "llama": ("llama", {"d_model": 1024, "heads": 8, "d_ff": 2816, "vocab": 8192, "seq": 512, "batch": 32}, tuple(SCHEDULES)),
+    "vit": ("vit", {"d_model": 768, "heads": 12, "d_ff": 3072, "patch": 16, "image": 224, "batch": 64}, tuple(SCHEDULES)),
+    "mlp": ("mlp", {"widths": (4096, 8192, 8192, 1024), "batch": 4096}, FEW),
+    "unet": ("unet", {"blocks": 1, "batch": 64}, FEW),
+    "wide_resnet": ("wide_resnet", {"depth": 10, "batch": 256}, FEW),
+    "huge": ("gpt", HUGE, ("batch", "both", "zero3")),
+}
+"""Name: model of the zoo, its settings, and the schedules it is compiled with."""
+
+MACHINES = {
+    "tpu:v3:2x2": ("gpt", "llama", "vit", "mlp", "unet"),
+    "tpu:v4:2x2x2": ("gpt", "vit"),
+    "tpu:v5e:2x4": ("gpt", "llama", "vit", "mlp", "wide_resnet", "huge"),
+    "tpu:v5p:2x2x2": ("gpt", "llama", "huge"),
+    "gpu:h100:8": ("gpt", "llama", "mlp", "huge"),
+    "gpu:a100:8": ("gpt", "vit"),
+}
+MESH = {"data": 4, "model": 2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program on one machine."""
+
+    model: str
+    schedule: str
+    topology: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.model} {self.schedule} {self.topology}"
+
+    @property
+    def file(self) -> str:
+        """Where it is kept."""
+        return f"{self.key.replace(' ', '_').replace(':', '-')}.json.gz"
+
+    @property
+    def group(self) -> tuple[str, str]:
+        return self.model, self.topology
+
+    @classmethod
+    def of(cls, key: str) -> Case:
+        return cls(*key.split(" "))
+
+
+def cases() -> Iterator[Case]:
+    """All programs, those of one machine mixed over models: a sweep that is stopped has something of each."""
+    for topology, models in MACHINES.items():
+        for schedule in SCHEDULES:
+            yield from (Case(model, schedule, topology) for model in models if schedule in MODELS[model][2])
+
+
+# ---- measuring
+
+
+def result(case: Case) -> dict[str, Any] | None:
+    """What the compiler said of a program: `text`, `memory` and `optimal_seconds`, or an `error`; None if it was not asked."""
+    file = RESULTS / case.file
+    return json.loads(gzip.decompress(file.read_bytes())) if file.exists() else None
+
+
+def measure(only: str, minutes: float) -> int:
+    """Compile what is missing, one program after the other, until the time is up."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    missing = [case for case in cases() if only in case.key and not (RESULTS / case.file).exists()]
+    for number, case in enumerate(missing, 1):
+        if time.monotonic() - start > 60 * minutes:
+            print(f"time is up; {len(missing) - number + 1} programs are left", file=sys.stderr)
+            break
+        before = time.monotonic()
+        said = in_child(case)
+        print(f"[{number}/{len(missing)}] {case.key}: {said} ({time.monotonic() - before:.0f} s)", file=sys.stderr, flush=True)
+    return 0
+
+
+def in_child(case: Case) -> str:
+    """Compile one program in a process of its own, and say how it went."""
+    command = [sys.executable, __file__, "one", case.key]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS + 120)
+    except subprocess.TimeoutExpired:
+        return "took too long"
+    return (done.stderr if done.returncode else done.stdout).strip().splitlines()[-1]
+
+
+def one(key: str) -> int:
+    """The child: compile, and keep what the compiler said. What fails before the compiler is no result."""
+    from partir import CompilerError, MemoryLimitError
+
+    case = Case.of(key)
+    try:
+        said = partitioned(case).verify(case.topology, timeout_seconds=TIMEOUT_SECONDS).compilation
+        record = {"text": said.text, "memory": vars(said.memory), "optimal_seconds": said.optimal_seconds}
+    except CompilerError as error:
+        record = {"error": str(error), "fits": not isinstance(error, MemoryLimitError)}
+    made = RESULTS / f".{os.getpid()}"
+    made.write_bytes(gzip.compress(json.dumps(record).encode()))
+    made.replace(RESULTS / case.file)
+    print(str(record.get("error", "compiled")).splitlines()[0])
+    return 0
+
+
+def partitioned(case: Case) -> Any:
+    """The program of a case, for the platform of this process."""
+    from partir.cli.inputs import schedule_of
+
+    return traced(case.model).partition(schedule_of(SCHEDULES[case.schedule]))
+
+
+@cache
+def traced(model: str, platform: str = "") -> Any:
+    """The model's step, imported (for another platform: again)."""
+    import partir
+
+    if platform:
+        return traced(model).imported_for(platform, partir.Mesh(MESH), None)
+    name, settings, _ = MODELS[model]
+    example = partir.zoo.MODELS[name](**settings)
+    return partir.jit(example.fun, mesh=partir.Mesh(MESH), donate_argnums=example.donate_argnums).trace(*example.args)
+
+
+# ---- predicting
+
+
+@dataclass
+class Prediction:
+    """A prediction and what the compiler said, with what a fit needs: seconds per kernel on each unit at its peak [3, K], and
+    how often the kernels run [K]."""
+
+    case: Case
+    compiler: Any
+    part: Any
+    units: np.ndarray[Any, Any]
+    runs: np.ndarray[Any, Any]
+
+    def compute_seconds(self, efficiency: np.ndarray[Any, Any]) -> float:
+        """Compute time at (matrix, vector, memory) efficiencies and an overhead for each kernel."""
+        return float((self.units / efficiency[:3, None]).max(axis=0).sum() + efficiency[3] * self.runs.sum())
+
+
+def on_machine(case: Case) -> Any:
+    """The program of a case, for its platform and machine."""
+    from partir.cli.inputs import schedule_of
+    from partir.runtime.compilers import Topology
+
+    topology = Topology.parse(case.topology)
+    return traced(case.model, topology.platform).partition(schedule_of(SCHEDULES[case.schedule]), target=topology.target)
+
+
+def predict(case: Case, record: dict[str, Any]) -> Prediction:
+    """Judge what the compiler made; estimate it on its machine, and on machines that have only one unit of finite speed."""
+    from partir.runtime.compilers import Compilation, Memory
+    from partir.runtime.judge import judge_text
+    from partir.targets import Efficiency
+
+    part = on_machine(case)
+    target = part.target
+    compilation = Compilation(record["text"], Memory(**record["memory"]), record["optimal_seconds"])
+    judgement = judge_text(compilation, target, part.assignment.mesh)
+    fast = {
+        "flops_per_second": dict.fromkeys(target.flops_per_second, 1e40),
+        "vector_flops_per_second": 1e40,
+        "hbm_bytes_per_second": 1e40,
+    }
+
+    def kernels(**kept: Any) -> np.ndarray[Any, Any]:
+        machine = replace(target, **(fast | kept))
+        return part.traced.partition([part.strategy], target=machine).estimate.kernel_seconds
+
+    units = [kernels(**{name: getattr(target, name)}) for name in fast]
+    runs = kernels(efficiency=Efficiency(overhead_seconds=1.0))
+    return Prediction(case, judgement, part, np.array(units), runs)
+
+
+BOUNDS = np.array([[0.05, 1.2], [0.05, 1.2], [0.05, 1.2], [0.0, 5e-6]])
+"""What a fit may say of matrix, vector and memory, and seconds for each kernel: few programs do not tell all of them apart."""
+
+
+def fit(predictions: Sequence[Prediction]) -> np.ndarray[Any, Any]:
+    """Efficiencies with the least mean error of compute time: one after the other is moved by ever smaller factors."""
+    found = np.array([0.7, 0.5, 0.7, 3e-7])
+
+    def loss(efficiency: np.ndarray[Any, Any]) -> float:
+        errors = [abs(math.log(p.compute_seconds(efficiency) / p.compiler.compute_seconds)) for p in predictions]
+        return statistics.fmean(errors)
+
+    best = loss(found)
+    for factor in (3.0, 1.7, 1.3, 1.1, 1.03, 1.01):
+        for place in [*range(4)] * 4:
+            for step in (factor, 1 / factor):
+                moved = found.copy()
+                moved[place] = min(max(moved[place] * step, BOUNDS[place, 0]), BOUNDS[place, 1])
+                if (other := loss(moved)) < best:
+                    found, best = moved, other
+    return found
+
+
+# ---- reporting
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program, compared; `held_out` where nothing was fitted on it."""
+
+    case: Case
+    held_out: bool
+    memory: float
+    plain_compute: float
+    compute: float
+    step: float
+    theirs: float
+    exact: bool
+    peak_bytes: float
+    limit_bytes: float
+    predicted_bytes: float
+
+
+def report() -> int:
+    """Compare all that is compiled, write docs/accuracy.md."""
+    by_machine: dict[str, list[Prediction]] = defaultdict(list)
+    refused: list[tuple[Case, dict[str, Any]]] = []
+    for case in cases():
+        record = result(case)
+        if record is not None and "error" in record:
+            refused.append((case, record))
+        elif record is not None:
+            print(f"... {case.key}", file=sys.stderr, flush=True)
+            by_machine[case.topology].append(predict(case, record))
+    rows: list[Row] = []
+    fitted: dict[str, np.ndarray[Any, Any]] = {}
+    for topology, predictions in by_machine.items():
+        groups = sorted({p.case.group for p in predictions})
+        own = [p for p in predictions if groups.index(p.case.group) % 2 == 0]
+        fitted[topology] = fit(own)
+        rows += [compare(p, fitted[topology], held_out=p not in own) for p in predictions]
+    DOCUMENT.write_text(document(rows, fitted, refused))
+    print(DOCUMENT.read_text())
+    return 0
+
+
+def compare(prediction: Prediction, efficiency: np.ndarray[Any, Any], *, held_out: bool) -> Row:
+    """One program: errors relative to the compiler's figures."""
+    from partir.targets import Efficiency
+    from partir.viz.verification import planned_bytes
+
+    theirs, plain = prediction.compiler, prediction.part.estimate
+    reached = Efficiency(*(float(e) for e in efficiency[:3]), overhead_seconds=float(efficiency[3]), fitted_on="the other half")
+    machine = replace(plain.target, efficiency=reached)
+    ours = prediction.part.traced.partition([prediction.part.strategy], target=machine).estimate
+    exact = theirs.collectives == prediction.part.collectives and all(
+        theirs.bytes_by_kind.get(kind, 0) <= size for kind, size in planned_bytes(plain).items()
+    )
+    return Row(
+        prediction.case,
+        held_out,
+        plain.peak_bytes / theirs.peak_bytes - 1,
+        plain.compute_seconds / theirs.compute_seconds - 1,
+        ours.compute_seconds / theirs.compute_seconds - 1,
+        ours.step_seconds,
+        theirs.step_seconds,
+        exact,
+        theirs.peak_bytes,
+        plain.target.hbm_bytes,
+        plain.peak_bytes,
+    )
+
+
+def document(rows: list[Row], fitted: dict[str, np.ndarray[Any, Any]], refused: list[tuple[Case, dict[str, Any]]]) -> str:
+    """docs/accuracy.md."""
+    from record import table
+
+    tpu = [row for row in rows if row.case.topology.startswith("tpu") and row.held_out]
+    gpu = [row for row in rows if row.case.topology.startswith("gpu") and row.held_out]
+    ranks = rank_correlations(rows)
+    memory = [abs(row.memory) for row in rows]
+    right, sure = fits(rows, refused)
+    summary = [
+        ("peak memory, all programs", percent(memory, 50), percent(memory, 90), "10 %, 20 %", str(len(memory))),
+        ("compute, TPU, held out", *spread([row.compute for row in tpu]), "15 % median", str(len(tpu))),
+        ("compute, GPU, held out (no bar: a roofline)", *spread([row.compute for row in gpu]), "", str(len(gpu))),
+    ]
+    lowest = f"{min(ranks.values()):.2f}" if ranks else "-"
+    exact = sum(row.exact for row in rows)
+    others = sum(record["fits"] for _, record in refused)
+    counted = [
+        f"- Collectives equal to the plan in kind and number, bytes no more than planned: {exact} of {len(rows)}.",
+        f"- Rank correlation of step times over the schedules of one model: lowest {lowest} of {len(ranks)} (bar: 0.95).",
+        f"- Fits or does not fit, where more than 25 % from the limit: right in {right} of {sure}.",
+        f"- Programs that were not compiled for other reasons than memory: {others}.",
+    ]
+    efficiencies = [
+        (topology, *(f"{value:.2f}" for value in values[:3]), f"{values[3] * 1e6:.2f}") for topology, values in fitted.items()
+    ]
+    each = [
+        (
+            f"{row.case.model}, {row.case.schedule}",
+            row.case.topology,
+            f"{row.peak_bytes / 1e9:.2f}",
+            f"{row.memory * 100:+.0f} %",
+            f"{row.plain_compute * 100:+.0f} %",
+            f"{row.compute * 100:+.0f} %" + ("" if row.held_out else " (fitted)"),
+            f"{row.theirs * 1e3:.2f}",
+            f"{row.step * 1e3:.2f}",
+            "yes" if row.exact else "NO",
+        )
+        for row in rows
+    ]
+    where = f"jax {version('jax')}, libtpu {installed('libtpu')}, jax-cuda12-plugin {installed('jax-cuda12-plugin')}"
+    parts = [
+        "# Accuracy of predictions",
+        f"Written by `python benchmarks/accuracy.py report`; compiled with {where}. Mesh data=4, model=2. Errors are those of "
+        "the prediction, relative to the compiler's own figure: peak memory from its memory analysis, compute from its cycles "
+        "(TPU) or a roofline over its instructions (GPU). Efficiencies are fitted on every other group (one model on one "
+        "machine); *held out* are the rest.",
+        table(("", "median error", "90th percentile", "bar", "programs"), summary),
+        "\n".join(counted),
+        "## Fitted efficiencies",
+        table(("machine", "matrix", "vector", "memory", "overhead per kernel (us)"), efficiencies),
+        "## Rank correlation of step times over schedules",
+        table(("model", "machine", "Spearman"), [(*group, f"{value:.2f}") for group, value in ranks.items()]),
+        "## Every program",
+        table(
+            (
+                "program",
+                "machine",
+                "peak (GB)",
+                "error",
+                "compute, datasheet",
+                "compute, fitted",
+                "step (ms)",
+                "predicted",
+                "exact",
+            ),
+            each,
+        ),
+    ]
+    if refused:
+        lines = [(case.key, " ".join(record["error"].split())[:160]) for case, record in refused]
+        parts += ["## Not compiled", table(("program", "why"), lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def fits(rows: list[Row], refused: list[tuple[Case, dict[str, Any]]]) -> tuple[int, int]:
+    """In how many cases the prediction whether a program fits is right, and in how many it is asked: those more than 25 % from
+    the limit. How much a program needs that does not fit is known from the same program on another machine."""
+    asked = [(row.predicted_bytes <= row.limit_bytes, row.peak_bytes / row.limit_bytes) for row in rows]
+    needs = {(row.case.model, row.case.schedule): row.peak_bytes for row in rows}
+    for case, record in refused:
+        known = needs.get((case.model, case.schedule))
+        if not record["fits"] and known is not None:
+            estimate = on_machine(case).estimate
+            asked.append((estimate.fits, known / estimate.target.hbm_bytes))
+    sure = [(predicted, share) for predicted, share in asked if abs(share - 1) > 0.25]
+    return sum(predicted == (share <= 1) for predicted, share in sure), len(sure)
+
+
+def rank_correlations(rows: list[Row]) -> dict[tuple[str, str], float]:
+    """Spearman's coefficient of predicted and compiled step time over the schedules of each model on each machine."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.case.group].append(row)
+
+    def ranks(values: list[float]) -> np.ndarray[Any, Any]:
+        return np.array([sum(v < x for v in values) + (sum(v == x for v in values) - 1) / 2 for x in values])
+
+    return {
+        group: float(np.corrcoef(ranks([r.step for r in own]), ranks([r.theirs for r in own]))[0, 1])
+        for group, own in groups.items()
+        if len(own) > 2
+    }
+
+
+def spread(errors: list[float]) -> tuple[str, str]:
+    """Median and 90th percentile of the sizes of errors."""
+    sizes = [abs(error) for error in errors]
+    return percent(sizes, 50), percent(sizes, 90)
+
+
+def percent(values: list[float], q: float) -> str:
+    """A percentile of relative errors."""
+    return f"{np.percentile(values, q) * 100:.1f} %" if values else "-"
+
+
+def installed(package: str) -> str:
+    """Its version, or that it is not there."""
+    try:
+        return version(package)
+    except ModuleNotFoundError:
+        return "(not installed)"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure", help="compile what is missing")
+    measuring.add_argument("--only", default="", help="programs whose key has this text")
+    measuring.add_argument("--minutes", type=float, default=30.0)
+    commands.add_parser("report", help="write docs/accuracy.md")
+    commands.add_parser("one", help="(used by measure)").add_argument("key")
+    options = parser.parse_args()
+    if options.command == "measure":
+        return measure(options.only, options.minutes)
+    return one(options.key) if options.command == "one" else report()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""A sweep file as cases: models x sizes x meshes x targets x schedules, each with a name that stays the same."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from partir.cli.inputs import mesh_of, near, schedule_of
+from partir.errors import PartirError, ProgramError, word
+
+EXAMPLE = """
+[[models]]
+name = "gpt"
+layers = [2, 4]               # a list is swept
+
+[sweep]
+meshes = ["data=4,model=2"]   # or: devices = 8 and axes = ["data", "model"] for every shape
+targets = ["tpu_v3"]
+
+[schedules]
+batch = "DataParallel('data')"
+found = "Search(('data', 'model'))"
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of a sweep's table: what is partitioned, where, by which schedule."""
+
+    model: str
+    settings: tuple[tuple[str, Any], ...]
+    mesh: str
+    target: str
+    schedule: str
+    tactics: str
+
+    @property
+    def key(self) -> str:
+        """A name for files: the same for the same case, whatever else is in the sweep."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def subject(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
+        """What has to be imported for it."""
+        return self.model, self.settings
+
+
+def read(path: str) -> list[Case]:
+    """The cases of a sweep file, those of one model together. Raises ProgramError that says what is wrong with the file."""
+    try:
+        text = Path(path).read_text()
+    except OSError as error:
+        raise ProgramError(word(f"cannot read {path}", why=error.strerror or str(error))) from None
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ProgramError(word(f"{path} is not TOML", why=str(error), hint=f"as in\n{EXAMPLE}")) from None
+    _check(path, content, "", {"models": list, "sweep": dict, "schedules": dict})
+    sweep: dict[str, Any] = content["sweep"]
+    found: list[Case] = []
+    for model, settings in _models(path, content["models"]):
+        for mesh, target in itertools.product(_meshes(path, sweep), _texts(path, sweep, "targets")):
+            for name, tactics in content["schedules"].items():
+                _check_text(path, f"schedules.{name}", tactics)
+                found.append(Case(model, settings, mesh, target, name, tactics))
+    _check_meanings(path, found)
+    return found
+
+
+def _check(path: str, table: Mapping[str, Any], where: str, wanted: Mapping[str, type]) -> None:
+    for key in table:
+        if key not in wanted:
+            raise ProgramError(word(f"{path} has {where}{key}", why="nothing reads it", hint=near(key, wanted)))
+    for key, kind in wanted.items():
+        if not isinstance(table.get(key), kind) or not table[key]:
+            raise ProgramError(word(f"{path} has no {where}{key}", hint=f"as in\n{EXAMPLE}"))
+
+
+def _check_text(path: str, where: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise ProgramError(word(f"{where} in {path} is not text: {value!r}", hint=f"as in\n{EXAMPLE}"))
+
+
+def _texts(path: str, sweep: Mapping[str, Any], key: str) -> list[str]:
+    values = sweep.get(key)
+    if not isinstance(values, list) or not values:
+        raise ProgramError(word(f"{path} has no sweep.{key}", hint=f"as in\n{EXAMPLE}"))
+    for value in values:  # type: ignore[reportUnknownVariableType]
+        _check_text(path, f"sweep.{key}", value)
+    return values  # type: ignore[reportUnknownVariableType]
+
+
+def _models(path: str, tables: list[Any]) -> Iterator[tuple[str, tuple[tuple[str, Any], ...]]]:
+    for number, table in enumerate(tables):
+        if not isinstance(table, dict) or not isinstance(table.get("name"), str):  # type: ignore[reportUnknownMemberType]
+            raise ProgramError(word(f"models[{number}] in {path} has no name", hint=f"as in\n{EXAMPLE}"))
+        known: dict[str, Any] = {str(key): value for key, value in table.items()}  # type: ignore[reportUnknownVariableType]
+        name = known.pop("name")
+        choices = [value if isinstance(value, list) else [value] for value in known.values()]
+        for values in itertools.product(*choices):
+            yield name, tuple(zip(known, values, strict=True))
+
+
+def _meshes(path: str, sweep: Mapping[str, Any]) -> list[str]:
+    if "devices" not in sweep:
+        return _texts(path, sweep, "meshes")
+    devices, axes = sweep["devices"], _texts(path, sweep, "axes")
+    if not isinstance(devices, int) or devices < 1:
+        raise ProgramError(word(f"sweep.devices in {path} is not a number of devices: {devices!r}", hint="devices = 8"))
+    return [",".join(f"{axis}={size}" for axis, size in zip(axes, shape, strict=True)) for shape in shapes(devices, len(axes))]
+
+
+def shapes(devices: int, axes: int) -> list[tuple[int, ...]]:
+    """All ways to lay devices out along axes, the most on the first axis first.
+
+    >>> shapes(4, 2)
+    [(4, 1), (2, 2), (1, 4)]
+    """
+    if axes == 1:
+        return [(devices,)]
+    divisors = [size for size in range(devices, 0, -1) if devices % size == 0]
+    return [(size, *rest) for size in divisors for rest in shapes(devices // size, axes - 1)]
+
+
+def _check_meanings(path: str, cases: list[Case]) -> None:
+    """All that can be wrong in a case and needs no import of its model, before the first one runs."""
+    from partir import targets
+
+    for check, texts in (
+        (mesh_of, {case.mesh for case in cases}),
+        (targets.get, {case.target for case in cases}),
+        (schedule_of, {case.tactics for case in cases}),
+    ):
+        for text in sorted(texts):
+            try:
+                check(text)
+            except PartirError as error:
+                raise ProgramError(f"in {path}: {error}") from None

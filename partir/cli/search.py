@@ -1,0 +1,115 @@
+"""`partir search`: find a strategy for a model, and say why it is good. Needs no devices."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from partir.cli.environment import host_devices
+from partir.cli.inputs import DEFAULT_MESH, mesh_of, near, schedule_of
+from partir.errors import SearchError, word
+
+if TYPE_CHECKING:
+    from partir.search import Searcher
+    from partir.stages import Partitioned
+
+ALGORITHMS = ("mcts", "beam", "random", "exhaustive")
+
+
+def add_to(commands: Any) -> None:
+    """Declare the subcommand and its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "search",
+        help="find a strategy, and say why it is good",
+        description="Search a strategy for a model on a mesh and a target: the fastest estimated step that fits into memory.",
+        epilog="""examples:
+  partir search gpt --set layers=24 --mesh data=4,model=2 --target tpu_v3
+  partir search gpt --schedule "DataParallel('data')" --axes model --out s.json
+  partir search moe --target h100 --algorithm beam --json""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model of the zoo, or module:function")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings of the model: layers=4 tied=True"
+    )
+    parser.add_argument("--mesh", default=DEFAULT_MESH, metavar="AXES", help=f"mesh axes, major first ({DEFAULT_MESH})")
+    parser.add_argument("--target", required=True, metavar="TARGET", help="the machine: tpu_v3, h100, ... (partir.targets)")
+    parser.add_argument("--schedule", default="", metavar="TACTICS", help="tactics before the search, which stay as they are")
+    parser.add_argument("--axes", metavar="AXES", help="the axes to decide on, all of the mesh by default: data,model")
+    parser.add_argument("--scopes", metavar="SCOPES", help="decide only within these named scopes: attention-block,mlp-block")
+    parser.add_argument("--algorithm", choices=ALGORITHMS, default="mcts", help="the searcher (mcts)")
+    parser.add_argument("--episodes", type=int, metavar="N", help="its budget in episodes (500)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="its budget in seconds")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random choices (0)")
+    parser.add_argument("--out", metavar="FILE", help="save the strategy")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import, search, save the strategy, print."""
+    host_devices(1)
+    from partir import targets
+    from partir.cli.show import partitioned
+    from partir.tactics import Search
+    from partir.viz.found import record_of
+    from partir.viz.progress import bar
+    from partir.viz.record import record_of as tactics_record
+
+    mesh = mesh_of(options.mesh)
+    target = targets.get(options.target)
+    axes = options.axes.split(",") if options.axes else list(mesh.names)
+    scopes = options.scopes.split(",") if options.scopes else None
+    with bar(f"searching on {target.name}") as show:
+        search = Search(tuple(axes), searcher_of(options), scopes, target=target, show=show)
+        words = (options.model, *options.set)
+        part = partitioned(words, [*schedule_of(options.schedule), search], mesh)
+    if options.out:
+        dataclasses.replace(part.strategy, model=words).save(options.out)
+        print(f"strategy of {len(part.strategy.actions)} actions saved to {options.out}", file=sys.stderr)
+    assert search.result is not None
+    if options.json:
+        found = tactics_record(part.history) | {"search": record_of(search.result)}
+        print(json.dumps(found | {"actions": part.strategy.to_json()["actions"]}, indent=1))
+    else:
+        print(_tables(part, search))
+    return 0
+
+
+def searcher_of(options: argparse.Namespace) -> Searcher:
+    """The searcher that --algorithm, --episodes, --seconds and --seed name."""
+    from partir.search import MCTS, Beam, Exhaustive, Random
+
+    if options.episodes is not None and options.episodes < 1:
+        raise SearchError(word(f"a budget of {options.episodes} episodes", hint="--episodes 500"))
+    if options.seconds is not None and options.seconds <= 0:
+        raise SearchError(word(f"a budget of {options.seconds:g} seconds", hint="--seconds 30"))
+    many = sys.maxsize if options.seconds is not None else 500
+    episodes = options.episodes if options.episodes is not None else many
+    if options.algorithm == "mcts":
+        return MCTS(episodes, options.seconds, options.seed)
+    if options.algorithm == "random":
+        return Random(episodes, options.seconds, options.seed)
+    if options.algorithm == "beam":
+        return Beam(episodes=options.episodes, seconds=options.seconds)
+    if options.episodes is not None or options.seconds is not None:
+        raise SearchError(word("exhaustive search has no budget", hint=f"--algorithm {near('mcts', ALGORITHMS[:2])}"))
+    return Exhaustive()
+
+
+def _tables(part: Partitioned, search: Any) -> str:
+    from partir.viz import found, report
+
+    return "\n\n".join(
+        str(table)
+        for table in (
+            part.report(),
+            report.arguments_table(part.program, part.plan, brief=True),
+            found.decisions_table(search.result),
+            found.rejected_table(search.result),
+            found.trace_table(search.result),
+        )
+    )

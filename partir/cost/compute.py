@@ -1,0 +1,129 @@
+"""How long kernels take: the roofline of each, by what it computes on its local shapes and what it reads and writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
+
+from partir.cost.flops import Work, work_of
+from partir.cost.kernels import Floats, Ints, Kernels
+from partir.cost.targets import Target
+from partir.sharding.atoms import Atoms
+from partir.sharding.spread import FactorAxes
+
+TRANSCENDENTAL_OPS = 8.0
+"""Vector operations that an exponential, a logarithm or a tanh takes: a polynomial of about that degree."""
+
+SUBLANES = 8
+
+
+def element_of(value: SSAValue) -> str:
+    """The element type of a value by name (`f32`)."""
+    return str(value.type.element_type) if isinstance(value.type, TensorType) else ""
+
+
+@dataclass(eq=False)
+class Roofline:
+    """What each row is, on its whole shape: R rows, with the time its products take at the target's peak."""
+
+    kernels: Kernels
+    atoms: Atoms
+    target: Target
+
+    @cached_property
+    def works(self) -> list[Work]:
+        return [work_of(row) for row in self.kernels.tables.rows]
+
+    @cached_property
+    def flops(self) -> Floats:
+        """Operations of each row."""
+        return np.array([work.flops for work in self.works])
+
+    @cached_property
+    def matrix_seconds(self) -> Floats:
+        """Seconds of each row on the matrix unit, if one device did it all."""
+        rows = self.kernels.tables.rows
+        seconds = np.zeros(len(rows))
+        for position, work in enumerate(self.works):
+            if work.matrix:
+                dtype = element_of(rows[position].op.operands[0])
+                seconds[position] = work.matrix / self._peak(dtype, work.passes)
+        return seconds
+
+    def _peak(self, dtype: str, passes: int) -> float:
+        if dtype.startswith("complex"):
+            return self.target.peak_flops_per_second("f32", 6 if self.target.platform == "tpu" else 1) / 4
+        if dtype == "f32" and self.target.platform == "gpu" and passes == 6:
+            return self.target.vector_flops_per_second * self.target.efficiency.matrix
+        return self.target.peak_flops_per_second(dtype, passes if self.target.platform == "tpu" and dtype == "f32" else 1)
+
+    @cached_property
+    def vector_seconds(self) -> Floats:
+        """Seconds of each row on the vector unit, if one device did it all."""
+        rate = self.target.vector_flops_per_second * self.target.efficiency.vector
+        return np.array([(work.vector + TRANSCENDENTAL_OPS * work.transcendental) / rate for work in self.works])
+
+    @cached_property
+    def matrix_rows(self) -> list[int]:
+        """Contractions, whose tiles a TPU pads."""
+        return [p for p, row in enumerate(self.kernels.tables.rows) if row.op.name == "stablehlo.dot_general"]
+
+    def padding(self, factor_axes: Sequence[FactorAxes], sizes: dict[str, int]) -> Floats:
+        """By how much padding to whole tiles of the matrix unit lengthens each of `matrix_rows`."""
+        memo: dict[tuple[int, FactorAxes], float] = {}
+        found = np.ones(len(self.matrix_rows))
+        for k, (position, own) in enumerate(zip(self.matrix_rows, factor_axes, strict=True)):
+            key = id(self.atoms.shapes[position]), own
+            known = memo.get(key)
+            if known is None:
+                known = memo[key] = self._padding(position, own, sizes)
+            found[k] = known
+        return found
+
+    def _padding(self, position: int, own: FactorAxes, sizes: dict[str, int]) -> float:
+        shape = self.atoms.shapes[position]
+        local = [size // math.prod(sizes[a] for a in own[f]) if own else size for f, size in enumerate(shape.sizes)]
+        left, right, result = (
+            {p for dim in slot if dim is not None for p in dim} for slot in (shape.slots[0], shape.slots[1], shape.slots[2])
+        )
+        rows, columns, summed = (
+            math.prod(local[f] for f in factors)
+            for factors in ((left & result) - right, (right & result) - left, left & right - result)
+        )
+        unit = self.target.matrix_unit
+        return _up(rows, SUBLANES) * _up(columns, unit) * _up(summed, unit) / max(1, rows * columns * summed)
+
+    def seconds(self, row_cut: Floats, touched: Floats, padding: Floats | None) -> Floats:
+        """Seconds of one run of each kernel.
+
+        `row_cut` [R] are the devices that share each row, `touched` [K] the bytes each kernel reads and writes, `padding` the
+        factors of `matrix_rows`.
+        """
+        part_kernel, part_row = self.kernels.parts
+        matrix, vector = self.matrix_seconds / row_cut, self.vector_seconds / row_cut
+        if padding is not None:
+            matrix[self.matrix_rows] *= padding
+        count = self.kernels.count
+        on_matrix = np.bincount(part_kernel, matrix[part_row], count)
+        on_vector = np.bincount(part_kernel, vector[part_row], count)
+        memory = touched / (self.target.hbm_bytes_per_second * self.target.efficiency.memory)
+        return np.maximum(np.maximum(on_matrix, on_vector), memory) + self.target.efficiency.overhead_seconds
+
+
+def kernel_bytes(kernels: Kernels, local_bytes: Floats) -> Floats:
+    """The bytes each kernel reads and writes, given the bytes of each value on one device."""
+    reader, value = kernels.reads
+    made: Ints = np.flatnonzero(kernels.maker >= 0)
+    read: Floats = np.bincount(reader, local_bytes[value] * kernels.read_share, kernels.count).astype(np.float64)
+    read += np.bincount(kernels.maker[made], local_bytes[made] * kernels.written_share[made], kernels.count)
+    return read
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit

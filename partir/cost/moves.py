@@ -1,0 +1,186 @@
+"""The collectives of a plan as cost sees them: what moves how many bytes, when it can start, and which kernel waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from partir.cost.collectives import Choice, best
+from partir.cost.memory import Intervals, Sizes
+from partir.cost.standing import Places, Standing
+from partir.cost.targets import Layout as Wiring
+from partir.cost.targets import Link
+from partir.cost.timeline import Transfers
+from partir.sharding.layout import Axes, Layout
+from partir.sharding.plan import Plan, Reshard, Settlement
+from partir.sharding.reshard import Step
+
+
+@dataclass(frozen=True)
+class Move:
+    """One collective of one settlement or reshard of value `value`.
+
+    `size` is M of `collectives.Algorithm`, in bytes of one device and one run; it runs `times` times in a step. It can start
+    after kernel `after`, and kernel `before` waits for it. `owed` is what it belongs to.
+    """
+
+    kind: str
+    axes: Axes
+    devices: int
+    size: float
+    times: int
+    choice: Choice
+    value: int
+    after: int
+    before: int
+    owed: Settlement | Reshard
+
+    @property
+    def seconds(self) -> float:
+        """In one step."""
+        return self.choice.seconds * self.times
+
+    @property
+    def bytes(self) -> float:
+        """What one device sends in one step, by the fewest that the kind can do with."""
+        return least_bytes(self.kind, self.devices, self.size) * self.times
+
+
+def least_bytes(kind: str, devices: int, size: float) -> float:
+    """What a device has to send for a collective of M = `size` bytes, whatever the algorithm."""
+    share = 1 - 1 / devices
+    return {"all_reduce": 2 * share, "collective_permute": 1.0}.get(kind, share) * size
+
+
+@dataclass(eq=False)
+class Owed:
+    """The collectives of one settlement or reshard, `steps` of (step, devices, M, best algorithm), and where they happen."""
+
+    owed: Settlement | Reshard
+    steps: list[tuple[Step, int, float, Choice]]
+    places: Places
+    times: int
+
+    def moves(self) -> list[Move]:
+        """One record for each collective."""
+        places = self.places
+        return [
+            Move(step.kind, step.axes, devices, size, self.times, choice, value, after, before, self.owed)
+            for value, after, before in zip(places.values, places.after, places.before, strict=True)
+            for step, devices, size, choice in self.steps
+        ]
+
+    @property
+    def seconds(self) -> float:
+        """Of one place, in one step."""
+        return sum([choice.seconds for _, _, _, choice in self.steps]) * self.times
+
+    @property
+    def bytes(self) -> float:
+        """What a device sends for one place in one step."""
+        return sum([least_bytes(step.kind, devices, size) for step, devices, size, _ in self.steps]) * self.times
+
+
+@dataclass(eq=False)
+class Moves:
+    """All collectives of a plan, the memory they take, and by how many bytes kernels read more (or less) for reshards."""
+
+    owed: list[Owed] = field(default_factory=list[Owed])
+    intervals: Intervals = field(default_factory=Intervals)
+    read_more: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
+
+    @property
+    def seconds(self) -> float:
+        """All of them, one after the other."""
+        return sum(owed.seconds * len(owed.places.values) for owed in self.owed)
+
+    @property
+    def bytes(self) -> float:
+        """What a device sends in one step."""
+        return sum(owed.bytes * len(owed.places.values) for owed in self.owed)
+
+    def transfers(self, overlaps: tuple[str, ...]) -> Transfers:
+        """When they happen; those of one settlement or reshard follow each other and count as one."""
+        found = Transfers()
+        for owed in self.owed:
+            seconds, count = owed.seconds, len(owed.places.values)
+            if seconds:
+                found.after += owed.places.after
+                found.before += owed.places.before
+                found.seconds += [seconds] * count
+                found.beside += [all(step.kind in overlaps for step, _, _, _ in owed.steps)] * count
+        return found
+
+
+def moves_of(plan: Plan, standing: Standing, wiring: Wiring, sizes: Sizes) -> Moves:
+    """What a plan owes, on the wires of a target."""
+    return _Mover(plan, standing, wiring, sizes).run()
+
+
+class _Mover:
+    """`sizes` and the plan speak of the planned program, places of the one it stands for."""
+
+    def __init__(self, plan: Plan, standing: Standing, wiring: Wiring, sizes: Sizes) -> None:
+        self.plan, self.wiring, self.sizes, self.standing = plan, wiring, sizes, standing
+        self.planned = plan.assignment.structure.tables
+        self.found = Moves()
+        self.links: dict[Axes, Link] = {}
+
+    def run(self) -> Moves:
+        for settlement in self.plan.settlements.values():
+            self.settle(settlement)
+        uses: dict[int, list[tuple[int, int]]] = {}
+        for use, key in self.plan.uses.items():
+            uses.setdefault(id(self.plan.reshards[key]), []).append(use)
+        for reshard in self.plan.reshards.values():
+            self.reshard(reshard, tuple(uses.get(id(reshard), ())))
+        return self.found
+
+    def settle(self, settlement: Settlement) -> None:
+        """What a value was before is memory until it is settled, and where it would not have been stored, what it is after."""
+        value = settlement.value
+        places = self.standing.settled(value)
+        self.found.intervals.add(places.starts, places.stops, self.sizes.padded(value, settlement.after))
+        if settlement.before != settlement.after:
+            self.found.intervals.add(places.after, places.after, self.sizes.padded(value, settlement.before))
+        self.owe(settlement, value, settlement.before, settlement.steps, self.planned.region_of[value], places)
+
+    def reshard(self, reshard: Reshard, uses: tuple[tuple[int, int], ...]) -> None:
+        """A value brought to another layout lives from its first use to its last."""
+        value = reshard.value
+        places = self.standing.read(value, reshard.region, uses)
+        size = self.sizes.padded(value, reshard.after)
+        if any(step.kind != "all_slice" for step in reshard.steps):
+            self.found.intervals.add(places.starts, places.stops, size)
+        more = size - self.sizes.padded(value, reshard.before)
+        kernels, sizes = self.found.read_more
+        kernels += places.kernels
+        sizes += [more] * len(places.kernels)
+        self.owe(reshard, value, reshard.before, reshard.steps, reshard.region, places)
+
+    def owe(
+        self,
+        owed: Settlement | Reshard,
+        value: int,
+        layout: Layout,
+        steps: tuple[Step, ...],
+        region: int,
+        places: Places,
+    ) -> None:
+        size = self.sizes.plain(value, layout)
+        found: list[tuple[Step, int, float, Choice]] = []
+        for step in steps:
+            link = self.links.get(step.axes)
+            if link is None:
+                link = self.links[step.axes] = self.wiring.link(step.axes)
+            devices = link.devices
+            if step.kind == "all_slice":
+                size /= devices
+                continue
+            moved = size * devices if step.kind == "all_gather" else size
+            found.append((step, devices, moved, best(step.kind, moved, link)))
+            if step.kind == "all_gather":
+                size = moved
+            elif step.kind == "reduce_scatter":
+                size /= devices
+        if found:
+            self.found.owed.append(Owed(owed, found, places, self.planned.times(region)))

@@ -1,0 +1,124 @@
+"""Seconds of one compiled instruction by the roofline: bytes through memory or products on the matrix unit, the slower of both.
+
+For compilers that say no cycles (GPU and host). All is read from shapes: what a fusion only slices is not read whole, what it
+only updates is not written whole.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+
+from partir.cost.targets import Target
+from partir.runtime.hlo import Computation, Instruction, Module
+
+FREE = frozenset(
+    {
+        *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "optimization-barrier", "domain"),
+        *("partition-id", "replica-id", "while", "conditional", "call", "copy-done"),
+        *("async-start", "async-update", "async-done"),
+    }
+)
+"""What moves nothing, or is accounted for by what it calls."""
+SLICES = frozenset({"dynamic-slice", "slice", "gather"})
+_CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
+_LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
+
+
+def seconds_of(instruction: Instruction, where: Computation, module: Module, target: Target) -> float:
+    """How long one instruction takes at the target's peaks."""
+    if instruction.opcode in FREE:
+        return 0.0
+    products = products_of(instruction, where, module)
+    busy = sum(flops / target.peak_flops_per_second(dtype) for dtype, flops in products.items())
+    return max(busy, bytes_of(instruction, where, module) / target.hbm_bytes_per_second)
+
+
+def products_of(instruction: Instruction, where: Computation, module: Module) -> Counter[str]:
+    """Floating-point operations of the contractions in an instruction, by element type; two for a multiply and add."""
+    found: Counter[str] = Counter()
+    if instruction.opcode == "fusion":
+        inner = module.computations[instruction.called("calls") or ""]
+        for made in inner.instructions:
+            found.update(products_of(made, inner, module))
+        return found
+    if instruction.opcode not in ("dot", "convolution", "custom-call") or not instruction.operands:
+        return found
+    sides = [where.by_name[name].shapes for name in instruction.operands[:2] if name in where.by_name]
+    if len(sides) < 2 or not sides[0] or not sides[1]:
+        return found
+    left, right, out = sides[0][0], sides[1][0], instruction.shapes[0]
+    labels = _LABELS.search(instruction.attributes)
+    contracted = _CONTRACTED.search(instruction.attributes)
+    if labels is not None:
+        each = right.elements // max(1, right.dims[labels[1].index("o")])
+    elif instruction.opcode == "dot":
+        each = math.prod(left.dims[dim] for dim in instruction.numbers("lhs_contracting_dims"))
+    elif contracted is not None:
+        each = math.prod(left.dims[int(dim)] for dim in re.findall(r"\d+", contracted[1]))
+    else:
+        return found
+    found[dtype_name(left.dtype)] = 2 * out.elements * each
+    return found
+
+
+def bytes_of(instruction: Instruction, where: Computation, module: Module) -> int:
+    """Bytes an instruction reads and writes."""
+    made = sum(shape.bytes for shape in instruction.shapes)
+    if instruction.opcode in FREE:
+        return 0
+    if instruction.opcode in SLICES:
+        return 2 * made
+    given = [sum(shape.bytes for shape in where.by_name[name].shapes) for name in instruction.operands if name in where.by_name]
+    if instruction.opcode == "dynamic-update-slice":
+        return 2 * given[1]
+    if instruction.opcode == "copy-start":
+        return 2 * sum(given)
+    if instruction.opcode != "fusion":
+        return sum(given) + made
+    inner = module.computations[instruction.called("calls") or ""]
+    reads = _reads(inner)
+    return sum(min(size, reads.get(number, size)) for number, size in enumerate(given)) + min(made, _written(inner))
+
+
+def _reads(inner: Computation) -> dict[int, int]:
+    """Bytes read of each parameter of a fusion that is only sliced or updated."""
+    found: dict[int, int] = {}
+    for name, number in inner.parameters.items():
+        total = 0
+        for use in inner.uses.get(name, []):
+            if use.opcode in SLICES and use.operands[0] == name:
+                total += sum(shape.bytes for shape in use.shapes)
+            elif use.opcode != "dynamic-update-slice" or use.operands[0] != name:
+                break
+        else:
+            found[number] = total
+    return found
+
+
+def _written(inner: Computation) -> int:
+    """Bytes a fusion writes: of results that are updates in place, the update."""
+    roots = [inner.root]
+    if inner.root.opcode == "tuple":
+        roots = [inner.by_name[name] for name in inner.root.operands if name in inner.by_name]
+    total = 0
+    for root in roots:
+        while root.opcode in ("bitcast", "copy") and root.operands[0] in inner.by_name:
+            root = inner.by_name[root.operands[0]]
+        if root.opcode == "dynamic-update-slice" and root.operands[1] in inner.by_name:
+            total += sum(shape.bytes for shape in inner.by_name[root.operands[1]].shapes)
+        else:
+            total += sum(shape.bytes for shape in root.shapes)
+    return total
+
+
+def dtype_name(dtype: str) -> str:
+    """XLA's name of an element type as targets name it.
+
+    >>> dtype_name("s8"), dtype_name("f8e4m3fn"), dtype_name("bf16")
+    ('i8', 'f8', 'bf16')
+    """
+    if dtype in ("s8", "u8"):
+        return "i8"
+    return "f8" if dtype.startswith("f8") else dtype

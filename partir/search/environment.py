@@ -1,0 +1,290 @@
+"""What a search decides and how it is judged: decisions, states, and the price of a state, each computed once.
+
+A decision is a few actions that belong together: one dimension group (the same class in every repeated layer) on one axis, that
+with the parameters kept whole (ZeRO-2), or a class that gets its way at the sites where another took its axis. A state is the
+sequence of decisions after the fixed start; what decides its price is what it means, so states that mean the same are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from partir.cost.estimate import Estimate, Model, estimate, model_of
+from partir.cost.standing import Standing
+from partir.cost.targets import Target
+from partir.errors import SearchError, word
+from partir.sharding import plan as plan_
+from partir.sharding import quotient
+from partir.sharding.actions import Action, Prefer, Replicate, Tile
+from partir.sharding.assignment import NEVER, Assignment, Conflict, in_scope
+from partir.sharding.groups import without_numbers
+from partir.sharding.quotient import Quotient
+
+Kind = Literal["tile", "state", "prefer"]
+
+STEEP = 20.0
+"""How much a step time is worsened per multiple of the target's memory that it needs beyond it."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One move of a search: its actions, and what it is in words. `room` is the size of what it cuts, on one device before."""
+
+    kind: Kind
+    axis: str
+    name: str
+    actions: tuple[Action, ...]
+    room: int = 0
+
+    def __str__(self) -> str:
+        what = f"optimizer state along {self.name}" if self.kind == "state" else self.name
+        return f'{what} on "{self.axis}"'
+
+
+State = tuple[Decision, ...]
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a state costs: `seconds` of a step, the peak `bytes` of a device, whether they fit, and `cost`: the seconds,
+    worsened steeply where the peak does not fit."""
+
+    seconds: float
+    bytes: int
+    fits: bool
+    cost: float
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What is better is less: all that fits is better than what does not."""
+        return (not self.fits, self.cost)
+
+
+def price_of(found: Estimate) -> Price:
+    """The price of an estimate."""
+    excess = max(0.0, found.peak_bytes / found.target.hbm_bytes - 1.0)
+    return Price(found.step_seconds, found.peak_bytes, not excess, found.step_seconds * (1.0 + STEEP * excess))
+
+
+@dataclass(eq=False)
+class Environment:
+    """The decisions open after `start` on `axes`, and their prices on `target`.
+
+    With `grouped`, classes that are the same in repeated layers are decided together and priced on the program with repeated
+    parts taken once; without, each class that an argument has is a decision of its own (as in Automap without its groups),
+    priced on the whole.
+
+    `parameters` are the arguments that are the model's, `forward` says which rows are its forward pass. `scopes` limits
+    decisions to classes that live in one of these scopes, `filter` to those for which it is true. `evaluations` counts the
+    states priced.
+    """
+
+    start: Assignment
+    target: Target
+    axes: tuple[str, ...]
+    parameters: frozenset[int]
+    forward: Sequence[bool]
+    scopes: tuple[str, ...] | None = None
+    filter: Callable[[Decision], bool] | None = None
+    grouped: bool = True
+    evaluations: int = 0
+    _prices: dict[object, Price] = field(default_factory=dict[object, Price])
+    _keys: dict[State, object] = field(default_factory=dict[State, object])
+
+    def __post_init__(self) -> None:
+        for axis in self.axes:
+            self.start.mesh.check(axis)
+        if not self.decisions:
+            raise SearchError(
+                word(
+                    f"nothing to decide on {', '.join(self.axes)}",
+                    why="no dim of an argument is free there and divides"
+                    + (f" within the scopes {', '.join(self.scopes)}" if self.scopes is not None else ""),
+                    hint="other axes, sizes that divide, or other scopes: traced.scopes shows them",
+                )
+            )
+
+    @cached_property
+    def parts(self) -> Quotient | None:
+        """The program with repeated parts taken once; None where decisions may differ between them."""
+        return quotient.of(self.start) if self.grouped else None
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """All that can be decided at the start, in the order of the arguments."""
+        found: list[Decision] = []
+        for name, classes in self._choices():
+            for axis in self.axes:
+                tiles = tuple(tile for class_ in classes if (tile := self._tile(class_, axis)) is not None)
+                if not tiles:
+                    continue
+                room = min(self._room(class_) for class_ in classes)
+                found.append(Decision("tile", axis, name, tiles, room))
+                pins = self._pins(classes, axis)
+                if pins:
+                    found.append(Decision("state", axis, name, (*pins, *tiles), room))
+        return tuple(d for d in found if self.filter is None or self.filter(d))
+
+    def _choices(self) -> list[tuple[str, tuple[int, ...]]]:
+        """(name, classes) of what is decided together, for classes that arguments have and that nothing walks along."""
+        classes, structure = self.start.classes, self.start.structure
+        names = structure.addresses.names
+        found: list[tuple[str, tuple[int, ...]]] = []
+        seen: set[int] = set()
+        for class_, members in enumerate(classes.arguments_by_class):
+            if not members or class_ in seen or class_ in self.start.scanned:
+                continue
+            group = self.start.group_of.get(class_)
+            together = group.classes if group is not None and self.grouped else (class_,)
+            together = tuple(c for c in together if classes.arguments_by_class[c] and c not in self.start.scanned)
+            seen.update(together)
+            if self.scopes is not None and not self._is_inside(together):
+                continue
+            argument, dim, _ = members[0]
+            repeated = f" and {len(together) - 1} like it" if len(together) > 1 else ""
+            found.append((f"{names[argument]}:{dim}{repeated}", together))
+        return found
+
+    @cached_property
+    def _forward_scopes(self) -> dict[int, set[str]]:
+        """For each class, the scopes of the model's forward ops that it runs through."""
+        tables, classes = self.start.structure.tables, self.start.classes
+        found: dict[int, set[str]] = {}
+        for row, class_ in zip(classes.row_of_factor.tolist(), classes.of_factor.tolist(), strict=True):
+            if class_ >= 0 and self.forward[row]:
+                found.setdefault(class_, set()).add(tables.scope(tables.rows[row]))
+        return found
+
+    def _is_inside(self, classes: Sequence[int]) -> bool:
+        """Whether the model's forward pass has these classes in the chosen scopes and nowhere else."""
+        scopes = {scope for class_ in classes for scope in self._forward_scopes.get(class_, ())}
+        patterns = self.scopes or ()
+        return bool(scopes) and all(any(in_scope(pattern, scope) for pattern in patterns) for scope in scopes)
+
+    def _room(self, class_: int) -> int:
+        start = self.start
+        return start.classes.size[class_] // start.mesh.size_of(*start.axes_of_class(class_))
+
+    def _tile(self, class_: int, axis: str) -> Tile | None:
+        start = self.start
+        if start.claims.order[axis][class_] != NEVER:
+            return None
+        if self._room(class_) % start.mesh.size_of(axis):
+            return None
+        for argument, dim, part in start.classes.arguments_by_class[class_]:
+            if part == 0:
+                return Tile(start.structure.addresses.names[argument], dim, axis)
+        return None
+
+    def _pins(self, classes: Sequence[int], axis: str) -> tuple[Action, ...]:
+        """Parameters of these classes kept whole, where they have other state (moments) that would then be cut alone."""
+        members = {a for c in classes for a, _, _ in self.start.classes.arguments_by_class[c]}
+        leaves = self.start.structure.program.signature.arguments
+        parameters = members.intersection(self.parameters)
+        if not parameters or not any(leaves[a].role == "state" for a in members - parameters):
+            return ()
+        names = self.start.structure.addresses.names
+        return tuple(Replicate(names[a], axis) for a in sorted(parameters))
+
+    def assignment(self, state: State) -> Assignment:
+        """The whole program's assignment after the start and a state."""
+        start = self.start
+        return Assignment(start.structure, start.mesh, start.actions + _actions(state), start.outputs)
+
+    def _decided(self, state: State) -> Assignment:
+        """The assignment that is planned: on the parts where they stand for the whole."""
+        whole = self.assignment(state)
+        return whole if self.parts is None else self.parts.assigned(whole)
+
+    def legal(self, state: State) -> tuple[Decision, ...]:
+        """What can be decided next: groups that are not on an axis yet and still divide, and sites to take back."""
+        return (*self.tiles(state), *self.prefers(state))
+
+    def tiles(self, state: State) -> tuple[Decision, ...]:
+        """The groups that can be cut next."""
+        taken: dict[str, tuple[str, ...]] = {}
+        for decision in state:
+            if decision.kind != "prefer":
+                taken[decision.name] = (*taken.get(decision.name, ()), decision.axis)
+        size_of = self.start.mesh.size_of
+        return tuple(
+            decision
+            for decision in self.decisions
+            if decision.axis not in (own := taken.get(decision.name, ())) and decision.room % size_of(decision.axis, *own) == 0
+        )
+
+    def prefers(self, state: State) -> tuple[Decision, ...]:
+        """For the sites where most was lost: let the loser have the axis there."""
+        decided = self._decided(state)
+        sites: dict[tuple[str, str, int], int] = {}
+        structure = decided.structure
+        for conflict in decided.conflicts:
+            scope = without_numbers(structure.tables.scope(structure.tables.rows[conflict.row]))
+            for loser in _losers(decided, conflict):
+                key = scope, conflict.axis, loser
+                sites[key] = sites.get(key, 0) + _bytes_at(decided, conflict)
+        found: list[Decision] = []
+        for (scope, axis, loser), _ in sorted(sites.items(), key=lambda item: -item[1])[:SITES]:
+            members = decided.classes.arguments_by_class[loser]
+            first = next(((a, d) for a, d, part in members if part == 0), None)
+            if first is None or axis not in self.axes or not scope:
+                continue
+            name = structure.addresses.names[first[0]]
+            action = Prefer(scope, name, first[1], axis)
+            if not any(action in decision.actions for decision in state):
+                found.append(Decision("prefer", axis, f"{name}:{first[1]} first in {scope}", (action,)))
+        return tuple(found)
+
+    def price(self, state: State) -> Price:
+        """What a state costs; each meaning is planned and estimated once."""
+        meaning = self.meaning(state)
+        found = self._prices.get(meaning)
+        if found is None:
+            self.evaluations += 1
+            found = self._prices[meaning] = price_of(self._estimate(self._decided(state)))
+        return found
+
+    def meaning(self, state: State) -> object:
+        """What decides the price of a state: who has each axis at each op, how arguments lie, in which order."""
+        found = self._keys.get(state)
+        if found is None:
+            decided = self._decided(state)
+            winners = tuple(decided.winners[axis].tobytes() for axis in decided.mesh.names)
+            found = self._keys[state] = winners, tuple(decided.argument_axes)
+        return found
+
+    def _estimate(self, decided: Assignment) -> Estimate:
+        made = plan_.make(decided)
+        return self._model.estimate(made, self._standing)
+
+    @cached_property
+    def _model(self) -> Model:
+        return model_of(self.start.structure, self.target)
+
+    @cached_property
+    def _standing(self) -> Standing | None:
+        return Standing.of(self._model.kernels, self.parts) if self.parts is not None else None
+
+    def exact(self, state: State) -> Price:
+        """The price of a state on the whole program."""
+        return price_of(estimate(plan_.make(self.assignment(state)), self.target))
+
+
+SITES = 4
+"""How many kinds of sites are offered to be taken back at each state."""
+
+
+def _actions(state: State) -> tuple[Action, ...]:
+    return tuple(action for decision in state for action in decision.actions)
+
+
+def _losers(decided: Assignment, conflict: Conflict) -> set[int]:
+    return {int(decided.classes.of_factor[f]) for f in conflict.losers}
+
+
+def _bytes_at(decided: Assignment, conflict: Conflict) -> int:
+    tables = decided.structure.tables
+    return sum(tables.bytes_of[result] for result in tables.rows[conflict.row].results)

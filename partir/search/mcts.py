@@ -1,0 +1,169 @@
+"""Monte Carlo tree search: upper confidence bounds, progressive widening, rollouts guided by what each decision is worth alone.
+
+Source: Kocsis and Szepesvari 2006 (UCT); Coulom 2007 (progressive widening); Schaarschmidt et al. 2021 (Automap) for the use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from partir.search.environment import Decision, Price, State
+from partir.search.searcher import Run, Searcher
+
+
+@dataclass(eq=False)
+class _Node:
+    """One state of the tree: how often it was passed, the sum of rewards, what was tried and what is left, best prior first."""
+
+    state: State
+    left: list[Decision] | None = None
+    children: dict[Decision, _Node] = field(default_factory=dict[Decision, "_Node"])
+    visits: int = 0
+    total: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.visits if self.visits else 0.0
+
+
+@dataclass(frozen=True)
+class MCTS(Searcher):
+    """Each episode adds one state to the tree, decides on from there, and prices where that ends.
+
+    First every decision is priced alone: its gain is its prior, corrected by what it gains in the states it is added to. The
+    tree is walked by upper confidence bounds, and a node gets another child when it was passed often enough (`widening`). Every
+    `local`-th episode changes the best state instead: it adds, drops, swaps or moves one decision. The reward is how many times
+    better than the start a state is, as a logarithm. Deterministic by `seed`. At most two states are priced in an episode.
+    """
+
+    episodes: int = 500
+    seconds: float | None = None
+    seed: int = 0
+    exploration: float = 0.3
+    widening: float = 1.0
+    local: int = 2
+    depth: int = 12
+
+    @property
+    def budget(self) -> tuple[int | None, float | None]:
+        return self.episodes, self.seconds
+
+    def explore(self, run: Run) -> None:
+        _Search(self, run).run()
+
+
+class _Search:
+    def __init__(self, settings: MCTS, run: Run) -> None:
+        self.settings, self.under_way = settings, run
+        self.environment = run.environment
+        self.rng = np.random.default_rng(settings.seed)
+        self.start = run.environment.price(())
+        self.gains: dict[Decision, list[float]] = {}
+
+    def reward(self, price: Price) -> float:
+        return math.log(self.start.cost / price.cost) if price.cost > 0 else 0.0
+
+    def price(self, state: State) -> float:
+        return self.reward(self.under_way.price(state))
+
+    def run(self) -> None:
+        root = _Node(())
+        for decision in self.environment.tiles(()):
+            if self.under_way.spent:
+                return
+            self.learn(decision, 0.0, self.price((decision,)))
+            self.under_way.count()
+        number = 0
+        while not self.under_way.spent:
+            number += 1
+            if number % self.settings.local == 0 and self.under_way.best:
+                self.price(self.changed(self.under_way.best))
+            else:
+                self.descend(root)
+            self.under_way.count()
+
+    def descend(self, root: _Node) -> None:
+        path = [root]
+        while len(path) <= self.settings.depth:
+            node = path[-1]
+            if node.left is None:
+                node.left = self.ordered(node.state)
+            if node.left and len(node.children) < 1 + self.settings.widening * math.sqrt(node.visits):
+                path.append(self.grow(node))
+                break
+            if not node.children:
+                break
+            path.append(max(node.children.values(), key=lambda child: self.bound(node, child)))
+        reward = max(self.price(path[-1].state), self.price(self.rolled_out(path[-1].state)))
+        for passed in path:
+            passed.visits += 1
+            passed.total += reward
+
+    def grow(self, node: _Node) -> _Node:
+        """Add the child of the best prior among those left."""
+        assert node.left is not None
+        decision = node.left.pop(0)
+        child = node.children[decision] = _Node((*node.state, decision))
+        self.learn(decision, self.price(node.state), self.price(child.state))
+        return child
+
+    def learn(self, decision: Decision, before: float, after: float) -> None:
+        """Note what a decision gained."""
+        self.gains.setdefault(decision, []).append(after - before)
+
+    def prior(self, decision: Decision) -> float:
+        """The mean of what a decision gained, halfway to its best; zero where nothing is known."""
+        seen = self.gains.get(decision)
+        return 0.5 * (sum(seen) / len(seen) + max(seen)) if seen else 0.0
+
+    def bound(self, parent: _Node, child: _Node) -> float:
+        return child.mean + self.settings.exploration * math.sqrt(math.log(parent.visits + 1) / (child.visits + 1))
+
+    def ordered(self, state: State) -> list[Decision]:
+        """What is legal, the best prior first; ties broken by chance."""
+        legal = self.environment.legal(state)
+        noise = self.rng.random(len(legal)) * 1e-6
+        order = sorted(range(len(legal)), key=lambda i: -(self.prior(legal[i]) + noise[i]))
+        return [legal[i] for i in order]
+
+    def rolled_out(self, state: State) -> State:
+        """A state after further decisions, each by a softmax over priors in which stopping takes part."""
+        for _ in range(self.settings.depth - len(state)):
+            legal = self.environment.tiles(state)
+            picked = self.picked(legal)
+            if picked is None:
+                break
+            state = (*state, picked)
+        return state
+
+    def picked(self, legal: Sequence[Decision]) -> Decision | None:
+        weights = np.array([*(self.prior(d) for d in legal), 0.0])
+        weights = np.exp((weights - weights.max()) / TEMPERATURE)
+        pick = int(self.rng.choice(len(weights), p=weights / weights.sum()))
+        return legal[pick] if pick < len(legal) else None
+
+    def changed(self, state: State) -> State:
+        """A state with one decision more, less, exchanged for another, or taken at another time."""
+        kind = int(self.rng.integers(4))
+        where = int(self.rng.integers(len(state)))
+        rest = state[:where] + state[where + 1 :]
+        if kind == 0:
+            return rest
+        if kind == 1:
+            to = int(self.rng.integers(len(rest) + 1))
+            return (*rest[:to], state[where], *rest[to:])
+        base = state if kind == 2 else rest
+        legal = self.environment.legal(base)
+        if not legal:
+            return rest
+        new = legal[int(self.rng.integers(len(legal)))]
+        to = len(base) if new.kind == "prefer" else int(self.rng.integers(len(base) + 1))
+        return (*base[:to], new, *base[to:])
+
+
+TEMPERATURE = 0.15
+"""Of the softmax over priors, in natural logarithms of the step time."""

@@ -1,0 +1,138 @@
+"""What all searchers share: one interface, a budget, the best so far, and the report of why it is the best."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from partir.search.environment import Decision, Environment, Price, State
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One improvement: after how many evaluations and seconds, to what."""
+
+    evaluations: int
+    seconds: float
+    price: Price
+    state: State
+
+
+@dataclass(eq=False)
+class Result:
+    """What a search found.
+
+    `state` is the best sequence of decisions, `price` its price, `trace` each improvement on the way. `finished` is False where
+    it was interrupted.
+    """
+
+    environment: Environment
+    state: State
+    price: Price
+    trace: list[Progress]
+    evaluations: int
+    seconds: float
+    finished: bool
+
+    def without(self) -> list[tuple[Decision, Price]]:
+        """For each decision of the best state, the price of the state without it."""
+        return [(d, self.environment.price(self.state[:k] + self.state[k + 1 :])) for k, d in enumerate(self.state)]
+
+    def rejected(self, count: int = 5) -> list[tuple[Decision, Price]]:
+        """The decisions that could have been added, with what each would have cost, the nearest first."""
+        found = [(d, self.environment.price((*self.state, d))) for d in self.environment.legal(self.state)]
+        return sorted(found, key=lambda item: item[1].rank)[:count]
+
+
+Show = Callable[[int, "int | None", Price], None]
+"""Told now and then how far a search is: episodes done, of how many, and the best price so far."""
+
+
+@dataclass(eq=False)
+class Run:
+    """One search under way: prices states, keeps the best, and knows when the budget is spent."""
+
+    environment: Environment
+    episodes: int | None
+    seconds: float | None
+    show: Show | None = None
+    done: int = 0
+    best: State = ()
+    trace: list[Progress] = field(default_factory=list[Progress])
+
+    def __post_init__(self) -> None:
+        self.started = time.monotonic()
+        self.first = self.environment.evaluations
+        self.best_price = self.environment.price(())
+        self._note()
+
+    @property
+    def evaluations(self) -> int:
+        """States priced in this run."""
+        return self.environment.evaluations - self.first
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is used up."""
+        if self.episodes is not None and self.done >= self.episodes:
+            return True
+        return self.seconds is not None and time.monotonic() - self.started >= self.seconds
+
+    def price(self, state: State) -> Price:
+        """The price of a state, noted where it is the best so far. Among equals the one of fewer decisions is better."""
+        found = self.environment.price(state)
+        if (found.rank, len(state)) < (self.best_price.rank, len(self.best)):
+            better = found.rank < self.best_price.rank
+            self.best, self.best_price = state, found
+            if better:
+                self._note()
+        return found
+
+    def count(self) -> None:
+        """One episode is done."""
+        self.done += 1
+        if self.show is not None:
+            self.show(self.done, self.episodes, self.best_price)
+
+    def _note(self) -> None:
+        elapsed = time.monotonic() - self.started
+        self.trace.append(Progress(self.evaluations, elapsed, self.best_price, self.best))
+
+    def pruned(self) -> State:
+        """The best state without the decisions that do nothing for it."""
+        state = self.best
+        for decision in reversed(state):
+            shorter = tuple(d for d in state if d is not decision)
+            if self.environment.price(shorter).rank <= self.environment.price(state).rank:
+                state = shorter
+        return state
+
+    def result(self, *, finished: bool) -> Result:
+        """What was found."""
+        state = self.pruned()
+        price = self.environment.price(state)
+        return Result(self.environment, state, price, self.trace, self.evaluations, time.monotonic() - self.started, finished)
+
+
+class Searcher(ABC):
+    """Something that looks for the best state of an environment. Anytime: an interrupt ends it with the best so far."""
+
+    @property
+    def budget(self) -> tuple[int | None, float | None]:
+        """(episodes, seconds), None for no limit."""
+        return None, None
+
+    @abstractmethod
+    def explore(self, run: Run) -> None:
+        """Price states until the budget is spent or nothing is left."""
+
+    def search(self, environment: Environment, show: Show | None = None) -> Result:
+        """Look for the best state. The same environment and settings give the same result, unless the budget is in seconds."""
+        run = Run(environment, *self.budget, show)
+        try:
+            self.explore(run)
+        except KeyboardInterrupt:
+            return run.result(finished=False)
+        return run.result(finished=True)

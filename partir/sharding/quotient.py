@@ -1,0 +1,404 @@
+"""A program with its repeated parts taken once: what search plans on, so that 96 layers cost what one layer costs.
+
+Rows that look the same as far as a few ops around them (same op, rule, splits, dimension groups, claims so far, neighbours)
+share a colour; of each colour the first row is kept, and reads the first value of each colour that it read. The result is a
+`Structure` like any other, so assignments and plans on it are made by the same code, with the number of times each of its
+rows and values stands in the program. Colours look `ROUNDS` ops far, a plan sometimes farther: it is a model of the program
+for comparing decisions, and what is chosen is planned once more on the whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from partir.program import Signature
+from partir.sharding.actions import Action, Addresses, Replicate
+from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.atoms import Atoms
+from partir.sharding.classes import IntArray
+from partir.sharding.groups import without_numbers
+from partir.sharding.linear import splat_of
+from partir.sharding.plan import COLLECTIVES, Key, Plan
+from partir.sharding.tables import Control, OpRow, RegionItems, Tables, View
+
+ROUNDS = 4
+"""How many ops far a colour looks, in both directions."""
+
+
+@dataclass(eq=False)
+class Quotient:
+    """`structure` is the smaller program and `start` the assignment of the whole, on it; `row_of` and `value_of` say, for each
+    row and value of the whole, which one stands for it (-1 for values that are views or made again at each use).
+    `row_counts` and `value_counts` say how many of the whole each one stands for; `sources[row, slot]` which
+    values of the whole those read there (row -1 - r for result r)."""
+
+    whole: Assignment
+    structure: Structure
+    start: Assignment
+    row_of: IntArray
+    value_of: IntArray
+    row_counts: IntArray
+    value_counts: IntArray
+    sources: dict[tuple[int, int], set[int]]
+    result_of: IntArray
+    """For each result of the whole, the one that stands for it."""
+
+    def assigned(self, other: Assignment) -> Assignment:
+        """Another assignment of the whole program, as `structure` says it."""
+        actions = _translated(other, self.value_of, self.structure.addresses.names)
+        return Assignment(self.structure, other.mesh, actions, self.start.outputs)
+
+    def reshard_counts(self, plan: Plan) -> dict[Key, int]:
+        """How many of the whole program's reshards each one of a plan on `structure` stands for: one for each value that is
+        read so."""
+        counts = dict.fromkeys(plan.reshards, 0)
+        seen: dict[object, set[int]] = {}
+        for use, key in plan.uses.items():
+            found = seen.setdefault(key[1:], set())
+            new = self.sources[use] - found
+            counts[key] += len(new)
+            found |= new
+        return counts
+
+    def collectives(self, plan: Plan) -> dict[str, int]:
+        """Counts by kind that a plan on `structure` means for the whole program."""
+        tables = self.structure.tables
+        counts: Counter[str] = Counter()
+        for value, settlement in plan.settlements.items():
+            for step in settlement.steps:
+                counts[step.kind] += int(self.value_counts[value]) * tables.times(tables.region_of[value])
+        for key, times in self.reshard_counts(plan).items():
+            for step in plan.reshards[key].steps:
+                counts[step.kind] += times * tables.times(plan.reshards[key].region)
+        return {kind: counts[kind] for kind in COLLECTIVES if counts[kind]}
+
+
+def of(whole: Assignment) -> Quotient:
+    """Take the repeated parts of a program once, as far as the decisions of `whole` are alike in them."""
+    structure = whole.structure
+    painter = _Painter(whole)
+    row_colours, value_colours = painter.run()
+    tables = structure.tables
+    kept_rows, row_of = _first_of(row_colours)
+    made = [v for v, colour in enumerate(value_colours) if colour >= 0]
+    kept_values, among = _first_of([value_colours[v] for v in made])
+    value_of = np.full(len(tables.values), -1, dtype=np.int64)
+    value_of[made] = among
+    kept_values = [made[k] for k in kept_values]
+    smaller = _Smaller(whole, kept_rows, kept_values, row_of, value_of)
+    made_smaller = smaller.structure()
+    outputs = tuple((smaller.results.index(result), axes) for result, axes in whole.outputs if result in smaller.results)
+    start = Assignment(made_smaller, whole.mesh, _translated(whole, value_of, made_smaller.addresses.names), outputs)
+    return Quotient(
+        whole,
+        made_smaller,
+        start,
+        row_of,
+        value_of,
+        np.bincount(row_of, minlength=len(kept_rows)),
+        np.bincount(among, minlength=len(kept_values)),
+        smaller.sources(),
+        np.array(smaller.result_of, dtype=np.int64),
+    )
+
+
+def _first_of(colours: Sequence[int]) -> tuple[list[int], IntArray]:
+    """The first place of each colour, in order, and for each place the number of its colour in that order."""
+    _, first, inverse = np.unique(np.asarray(colours, dtype=np.int64), return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order].tolist(), rank[inverse.reshape(-1)]
+
+
+def _translated(whole: Assignment, value_of: IntArray, names: list[str]) -> tuple[Action, ...]:
+    """The actions of an assignment as the smaller program says them, each once."""
+    find, views = whole.structure.addresses.find, whole.structure.tables.views
+    found: dict[Action, None] = {}
+    for action in whole.actions:
+        value = find(action.value)
+        dim = -1 if isinstance(action, Replicate) else whole.dim_of(value, action.dim)
+        if value in views:
+            value, dim = views[value].source, views[value].dims[dim] if dim >= 0 else -1
+        if value_of[value] < 0 or (dim < 0 and not isinstance(action, Replicate)):
+            continue
+        name = names[int(value_of[value])]
+        found[replace(action, value=name) if isinstance(action, Replicate) else replace(action, value=name, dim=dim)] = None
+    return tuple(found)
+
+
+class _Painter:
+    """Colours of rows and values: first from what they are, then a few rounds of what is around them."""
+
+    def __init__(self, whole: Assignment) -> None:
+        self.whole = whole
+        self.tables, self.atoms = whole.structure.tables, whole.structure.atoms
+        self.numbers: dict[Hashable, int] = {}
+        self.labels = self._labels()
+
+    def number(self, key: Hashable) -> int:
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def run(self) -> tuple[list[int], list[int]]:
+        """A colour for each row, and for each value (-1: it is a view, or free)."""
+        tables = self.tables
+        rows = self._rows()
+        arguments = self._arguments()
+        pairs = tables.program.signature.state
+        after = {argument: tables.outputs[result] for argument, result in pairs}
+        before = tables.program.signature.argument_of_result
+        for _ in range(ROUNDS):
+            values = self._values(rows, arguments)
+            around = [self._uses(v, rows, arguments, before) if values[v] >= 0 else 0 for v in range(len(values))]
+            rows = [
+                self.number(
+                    (
+                        rows[position],
+                        tuple([values[view.source] if view is not None else -1 for view in row.operands]),
+                        tuple([around[result] for result in row.results]),
+                    )
+                )
+                for position, row in enumerate(tables.rows)
+            ]
+            arguments = [
+                self.number((colour, around[a], values[view.source] if (view := after.get(a)) is not None else -1))
+                for a, colour in enumerate(arguments)
+            ]
+        return rows, self._values(rows, arguments)
+
+    def _values(self, rows: list[int], arguments: list[int]) -> list[int]:
+        values = [-1] * len(self.tables.values)
+        values[: len(arguments)] = [self.number(("argument", colour)) for colour in arguments]
+        for colour, row in zip(rows, self.tables.rows, strict=True):
+            for k, result in enumerate(row.results):
+                values[result] = self.number((colour, k))
+        return values
+
+    def _uses(self, value: int, rows: list[int], arguments: list[int], before: dict[int, int]) -> int:
+        seen: list[tuple[int, int]] = []
+        for position, slot in self.tables.uses[value]:
+            if position >= 0:
+                seen.append((rows[position], slot))
+            else:
+                paired = before.get(-1 - position)
+                seen.append((-1, arguments[paired]) if paired is not None else (-2, -1 - position))
+        seen.sort()
+        return self.number(tuple(seen))
+
+    def _labels(self) -> list[int]:
+        """For each class, its group and the axes that it is claimed on; classes in no group stand alone."""
+        whole = self.whole
+        group_of = {class_: group.classes[0] for class_, group in whole.group_of.items()}
+        claims = whole.claims
+        taken = np.stack([claims.divides[axis] for axis in whole.mesh.names]) if whole.mesh.names else np.zeros((0, 1))
+        return [
+            self.number(("class", group_of.get(c, -1 - c), tuple(taken[:, c].tolist()))) for c in range(whole.classes.count)
+        ]
+
+    def _rows(self) -> list[int]:
+        tables, atoms, labels = self.tables, self.atoms, [*self.labels, -1]
+        of_factor = self.whole.classes.of_factor.tolist()
+        plain: dict[str, str] = {}
+        colours: list[int] = []
+        for position, row in enumerate(tables.rows):
+            if self._stands_alone(row):
+                colours.append(self.number(("row", position)))
+                continue
+            scope = tables.scope(row)
+            name = plain.get(scope)
+            if name is None:
+                name = plain[scope] = without_numbers(scope)
+            first = atoms.factor_start[position] - atoms.atom_count
+            shape = atoms.shapes[position]
+            key = (
+                row.op.name,
+                id(shape),
+                row.kind,
+                tables.phase(row),
+                name,
+                tuple([labels[c] for c in of_factor[first : first + len(shape.sizes)]]),
+                tuple([view.dims if view is not None else self._free(row, k) for k, view in enumerate(row.operands)]),
+                tuple([id(attr) for attr in row.op.properties.values()]),
+                tuple([id(r.type) for r in row.op.results]),
+            )
+            colours.append(self.number(key))
+        return colours
+
+    def _free(self, row: OpRow, slot: int) -> Hashable:
+        """What is known of a free operand: its one value, else the kind of op it comes from."""
+        value = row.op.operands[slot]
+        splat = splat_of(value)
+        return splat.data.data if splat is not None else str(getattr(value.owner, "name", ""))
+
+    @staticmethod
+    def _stands_alone(row: OpRow) -> bool:
+        """Rows in loops and branches, and what those carry, are taken one by one: a scanned stack is one layer already."""
+        return bool(row.region or row.captured or (row.kind in ("carry", "predicate") and row.op.regions))
+
+    def _arguments(self) -> list[int]:
+        whole, atoms = self.whole, self.atoms
+        pinned: dict[int, set[str]] = {}
+        for action in whole.actions:
+            if isinstance(action, Replicate):
+                pinned.setdefault(whole.structure.addresses.find(action.value), set()).add(action.axis)
+        of_node = whole.classes.of_node.tolist()
+        colours: list[int] = []
+        for argument, leaf in enumerate(self.tables.program.signature.arguments):
+            first = atoms.start[argument]
+            labels = tuple([self.labels[c] for c in of_node[first : first + atoms.count_of(argument)]])
+            pins = tuple(sorted(pinned.get(argument, ())))
+            colours.append(self.number((leaf.role, leaf.donated, leaf.shape, leaf.dtype, labels, pins)))
+        return colours
+
+
+class _Smaller:
+    """The structure of the rows and values that are kept, renumbered."""
+
+    def __init__(
+        self, whole: Assignment, kept_rows: list[int], kept_values: list[int], row_of: IntArray, value_of: IntArray
+    ) -> None:
+        self.whole = whole
+        self.old = whole.structure.tables
+        self.kept_rows, self.kept_values = kept_rows, kept_values
+        self.new_row = {old: new for new, old in enumerate(kept_rows)}
+        self.new_value = {old: new for new, old in enumerate(kept_values)}
+        self.row_of, self.value_of = row_of, value_of
+        self.results: list[int] = []
+        self.result_of = self._results()
+
+    def structure(self) -> Structure:
+        old, kept = self.old, self.kept_values
+        signature = self._signature()
+        values = [old.values[v] for v in kept]
+        producer = [-1] * len(kept)
+        rows: list[OpRow] = []
+        for position in self.kept_rows:
+            row = old.rows[position]
+            results = tuple(self.new_value[r] for r in row.results)
+            for result in results:
+                producer[result] = len(rows)
+            rows.append(
+                replace(
+                    row,
+                    operands=tuple(self._view(view) for view in row.operands),
+                    results=results,
+                    captured=tuple(int(self.value_of[v]) for v in row.captured),
+                )
+            )
+        tables = Tables(
+            replace(old.program, signature=signature),
+            values,
+            [old.shapes[v] for v in kept],
+            rows,
+            [self._view(old.outputs[r]) for r in self.results],
+            old.kinds,
+            {},
+            {value: i for i, value in enumerate(values)},
+            len(signature.arguments),
+            producer,
+            replace(self._items(old.root), returns=tuple(old.root.returns[r] for r in self.results)),
+            [old.region_of[v] for v in kept],
+            old.parent,
+            old.trips,
+        )
+        tables.uses = self._uses()
+        atoms = self._atoms()
+        names = self.whole.structure.addresses.names
+        return Structure(
+            tables.program,
+            tables,
+            atoms,
+            _Names(tables, self.whole.structure.addresses, self.value_of, [names[v] for v in kept]),
+        )
+
+    def _view(self, view: View | None) -> View | None:
+        return View(int(self.value_of[view.source]), view.dims) if view is not None else None
+
+    def _results(self) -> list[int]:
+        """For each result, which of those kept stands for it: of those that hand on the state of one argument, the first."""
+        old, fixed = self.old.program.signature, dict(self.whole.outputs)
+        seen: dict[Hashable, int] = {}
+        result_of: list[int] = []
+        for result, view in enumerate(self.old.outputs):
+            paired = old.argument_of_result.get(result)
+            alike = paired is not None and view is not None
+            key: Hashable = (int(self.value_of[paired]), self._view(view), fixed.get(result)) if alike else result
+            if key not in seen:
+                seen[key] = len(self.results)
+                self.results.append(result)
+            result_of.append(seen[key])
+        return result_of
+
+    def _uses(self) -> list[list[tuple[int, int]]]:
+        """Who reads the first value of each colour, not who reads any of them: what is decided looks at all its readers."""
+        row_of, result_of = self.row_of.tolist(), self.result_of
+        return [
+            [(row_of[p] if p >= 0 else -1 - result_of[-1 - p], slot if slot >= 0 else -1) for p, slot in self.old.uses[value]]
+            for value in self.kept_values
+        ]
+
+    def sources(self) -> dict[tuple[int, int], set[int]]:
+        """The values that the rows of one colour read at each operand, and captured ones and results likewise."""
+        read: dict[tuple[int, int], set[int]] = {}
+        for row, stands in zip(self.old.rows, self.row_of.tolist(), strict=True):
+            for slot, view in enumerate(row.operands):
+                if view is not None:
+                    read.setdefault((stands, slot), set()).add(view.source)
+            for value in row.captured:
+                read.setdefault((stands, -1 - int(self.value_of[value])), set()).add(value)
+        for result, view in enumerate(self.old.outputs):
+            if view is not None:
+                read.setdefault((-1 - self.result_of[result], 0), set()).add(view.source)
+        return read
+
+    def _signature(self) -> Signature:
+        old = self.old.program.signature
+        count = self.old.argument_count
+        before = old.argument_of_result
+        state = tuple((int(self.value_of[before[result]]), new) for new, result in enumerate(self.results) if result in before)
+        arguments = tuple(old.arguments[v] for v in self.kept_values if v < count)
+        return Signature(arguments, tuple(old.results[r] for r in self.results), state)
+
+    def _items(self, region: RegionItems) -> RegionItems:
+        items: list[int | Control] = []
+        for item in region.items:
+            if isinstance(item, int):
+                if item in self.new_row:
+                    items.append(self.new_row[item])
+                continue
+            carries = tuple(self.new_row[c] for c in item.carries if c in self.new_row)
+            inner = tuple(self._items(r) for r in item.regions)
+            if carries or inner:
+                predicate = self.new_row[item.predicate] if item.predicate is not None else None
+                items.append(replace(item, carries=carries, regions=inner, predicate=predicate))
+        arguments = tuple(self.new_value[a] for a in region.arguments)
+        return replace(region, items=items, arguments=arguments)
+
+    def _atoms(self) -> Atoms:
+        old = self.whole.structure.atoms
+        sizes = [old.sizes_of[v] for v in self.kept_values]
+        start = np.cumsum([0, *(sum(map(len, dims)) for dims in sizes)]).tolist()
+        shapes = [old.shapes[r] for r in self.kept_rows]
+        factors = np.cumsum([start[-1], *(len(shape.sizes) for shape in shapes)]).tolist()
+        return Atoms(sizes, start[:-1], start[-1], shapes, factors[:-1], factors[-1])
+
+
+@dataclass(eq=False)
+class _Names(Addresses):
+    """The addresses of the kept values, as the whole program has them; one of another value means what stands for it."""
+
+    whole: Addresses
+    value_of: IntArray
+    kept: list[str]
+
+    @cached_property
+    def names(self) -> list[str]:
+        return self.kept
+
+    def find(self, address: str) -> int:
+        return int(self.value_of[self.whole.find(address)])

@@ -1,0 +1,80 @@
+"""A program with its repeated parts taken once says the same as the whole, and does not grow with depth."""
+
+import functools
+
+import jax
+import pytest
+from schedules import SCHEDULES
+
+import partir
+from partir import NoEffectError, zoo
+from partir.sharding import plan, quotient
+from partir.sharding.assignment import Assignment
+from partir.sharding.quotient import Quotient
+
+pytestmark = pytest.mark.jax
+
+MODELS = {
+    "gpt": lambda: zoo.gpt(layers=5, d_model=32, heads=4, vocab=64, seq=8, batch=8),
+    "gpt_tied_clipped": lambda: zoo.gpt(layers=4, d_model=32, heads=4, vocab=64, seq=8, batch=8, tied=True, clip=0.1),
+    "mlp": lambda: zoo.mlp((16, 32, 32, 32, 32, 32, 8), batch=16),
+    "partir_t32": lambda: zoo.partir_t32(5, 32, 4, 64, 8, 8),
+}
+
+
+@functools.cache
+def traced(model: str) -> partir.Traced:
+    example = MODELS[model]()
+    mesh = partir.Mesh(data=4, model=2)
+    return partir.jit(example.fun, mesh=mesh, donate_argnums=example.donate_argnums).trace(*example.args)
+
+
+@functools.cache
+def undecided(model: str) -> Quotient:
+    part = traced(model).partition([])
+    return quotient.of(part.assignment)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_plan_on_the_parts_counts_what_the_whole_does(model, schedule):
+    try:
+        part = traced(model).partition(SCHEDULES[schedule])
+    except NoEffectError as error:
+        pytest.skip(str(error).splitlines()[0])
+    parts = undecided(model)
+
+    decided_after = parts.collectives(plan.make(parts.assigned(part.assignment)))
+    decided_before = quotient.of(part.assignment)
+
+    assert decided_after == part.collectives
+    assert decided_before.collectives(plan.make(decided_before.start)) == part.collectives
+
+
+def test_a_deeper_model_has_no_more_parts():
+    def parts(layers: int) -> int:
+        example = zoo.gpt(layers=layers, d_model=32, heads=4, vocab=64, seq=8, batch=8)
+        tr = partir.jit(example.fun, mesh=partir.Mesh(data=4, model=2)).trace(*example.args)
+        made = quotient.of(Assignment(tr.structure, partir.Mesh(data=4, model=2)))
+        assert made.row_counts.sum() == len(tr.structure.tables.rows)
+        return len(made.structure.tables.rows)
+
+    assert parts(12) == parts(6)
+
+
+def test_loops_and_constraints_are_kept():
+    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", None))
+
+    def loss(w, x):
+        def layer(x, w):
+            return jax.lax.with_sharding_constraint(jax.numpy.tanh(x @ w), rows), None
+
+        return jax.lax.scan(layer, x, w)[0].sum()
+
+    shapes = jax.ShapeDtypeStruct((6, 16, 16), "float32"), jax.ShapeDtypeStruct((8, 16), "float32")
+    part = partir.jit(jax.grad(loss), mesh=mesh).trace(*shapes).partition([partir.Manual({"w": 2}, "model")])
+    parts = quotient.of(part.assignment)
+
+    assert part.collectives
+    assert parts.collectives(plan.make(parts.start)) == part.collectives

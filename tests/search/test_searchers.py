@@ -1,0 +1,210 @@
+"""One suite for the family of searchers, on small models whose best strategies are known."""
+
+import functools
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+import partir
+from partir import DataParallel, NoEffectError, SearchError, TargetError, zoo
+from partir.search import MCTS, Beam, Environment, Exhaustive, Random, Searcher
+from partir.sharding.actions import Tile
+from partir.tactics import Search
+
+pytestmark = pytest.mark.jax
+
+SEARCHERS: dict[str, Searcher] = {
+    "mcts": MCTS(episodes=150),
+    "beam": Beam(width=3),
+    "random": Random(episodes=150),
+    "exhaustive": Exhaustive(),
+}
+MODELS = {
+    "layer": lambda: zoo.mlp((256, 512), batch=512, bias=False),
+    "mlp": lambda: zoo.mlp((256, 512, 256), batch=512),
+    "gpt": lambda: zoo.gpt(layers=2, d_model=64, heads=4, vocab=256, seq=32, batch=16),
+}
+
+
+@functools.cache
+def traced(model: str) -> partir.Traced:
+    example = MODELS[model]()
+    mesh = partir.Mesh(data=4, model=2)
+    return partir.jit(example.fun, mesh=mesh, donate_argnums=example.donate_argnums).trace(*example.args)
+
+
+def environment(model: str, axes=("data", "model"), schedule=(), **options) -> Environment:
+    """A new one each time: prices are not shared between tests."""
+    search = Search(axes, target=partir.targets.get("tpu_v3"), **options)
+    return search.environment(traced(model).partition(list(schedule)).assignment)
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_finds_what_no_single_decision_beats(name):
+    env = environment("mlp", axes=("data",))
+
+    result = SEARCHERS[name].search(env)
+
+    assert result.price.rank <= min(env.price((decision,)).rank for decision in env.decisions)
+    assert result.price.seconds < env.price(()).seconds
+    assert env.exact(result.state) == result.price
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_the_best_so_far_never_worsens(name):
+    result = SEARCHERS[name].search(environment("mlp", axes=("data",)))
+
+    ranks = [step.price.rank for step in result.trace]
+    assert ranks == sorted(ranks, reverse=True)
+    assert [step.evaluations for step in result.trace] == sorted(step.evaluations for step in result.trace)
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_the_same_seed_finds_the_same(name):
+    first, second = (SEARCHERS[name].search(environment("mlp", axes=("data",))) for _ in range(2))
+
+    assert first.state == second.state
+    assert first.evaluations == second.evaluations
+
+
+def test_mcts_finds_the_exhaustive_optimum():
+    def tiles() -> Environment:
+        return environment("layer", filter=lambda decision: decision.kind == "tile")
+
+    best = Exhaustive().search(tiles())
+    found = MCTS(episodes=150).search(tiles())
+
+    assert found.price.cost == pytest.approx(best.price.cost, rel=1e-9)
+    assert best.evaluations > 150
+
+
+@pytest.mark.parametrize("searcher", [MCTS(episodes=20), Random(episodes=20), Beam(episodes=20)], ids=repr)
+def test_a_budget_in_episodes_is_kept(searcher):
+    env = environment("gpt")
+
+    searcher.search(env)
+
+    assert env.evaluations <= 2 * 20 + 15  # two an episode, the start, and looking which decisions of the best do nothing
+
+
+def test_a_budget_in_seconds_ends():
+    started = time.monotonic()
+
+    result = MCTS(episodes=10**9, seconds=0.5).search(environment("mlp"))
+
+    assert result.finished
+    assert time.monotonic() - started < 60
+
+
+def test_an_interrupt_gives_the_best_so_far():
+    env = environment("mlp")
+    timer = threading.Timer(1.0, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+
+    result = MCTS(episodes=10**9).search(env)
+
+    timer.join()
+    assert not result.finished
+    assert result.price.rank <= env.price(()).rank
+
+
+def test_only_legal_decisions_are_taken():
+    env = environment("gpt")
+    seen = []
+    price = env.price
+
+    def watched(state):
+        seen.append(state)
+        return price(state)
+
+    env.price = watched
+    MCTS(episodes=60).search(env)
+
+    assert len(seen) > 60
+    for state in seen:
+        cut = [(d.name, d.axis) for d in state if d.kind != "prefer"]
+        assert len(cut) == len(set(cut))
+        assert not env.assignment(state).claims.undivided
+
+
+def test_earlier_tactics_stay():
+    schedule = [DataParallel("data"), Search("model", MCTS(40))]
+
+    part = traced("gpt").partition(schedule, target="tpu_v3")
+
+    batch_alone = traced("gpt").partition([DataParallel("data")])
+    assert part.assignment.actions[: len(batch_alone.assignment.actions)] == batch_alone.assignment.actions
+    assert {a.axis for a in part.assignment.actions[len(batch_alone.assignment.actions) :]} == {"model"}
+
+
+def test_a_scope_limits_the_search_to_what_lives_there():
+    search = Search("model", MCTS(10), scopes=["attention-block"], target=partir.targets.get("tpu_v3"))
+    part = traced("gpt").partition([DataParallel("data"), search])
+
+    tiled = [a.value for a in part.assignment.actions if isinstance(a, Tile) and a.axis == "model"]
+    assert tiled
+    assert all("/attention/" in value for value in tiled)
+    assert {value.split("/")[1] for value in tiled} == {"layer_0", "layer_1"}  # once per hint, for all repeats
+    assert search.result is not None
+
+
+def test_repeated_layers_are_one_decision():
+    grouped = environment("gpt").decisions
+    apart = Search(("data", "model"), target=partir.targets.get("tpu_v3")).environment(
+        traced("gpt").partition([]).assignment, grouped=False
+    )
+
+    assert len(apart.decisions) > len(grouped)
+    assert apart.price(()).seconds == pytest.approx(environment("gpt").price(()).seconds)
+
+
+def test_where_memory_is_short_what_fits_is_found():
+    tight = replace(partir.targets.get("tpu_v3"), hbm_bytes=environment("mlp").price(()).bytes // 3)
+    search = Search(("data", "model"), MCTS(150), target=tight)
+
+    traced("mlp").partition([search])
+
+    assert search.result is not None
+    assert search.result.price.fits
+    assert not search.result.trace[0].price.fits
+
+
+def test_why_a_decision_is_there_and_what_was_rejected():
+    result = MCTS(episodes=100).search(environment("mlp"))
+
+    without = result.without()
+    assert [decision for decision, _ in without] == list(result.state)
+    assert all(price.rank > result.price.rank for _, price in without)
+    assert all(price.rank >= result.price.rank for _, price in result.rejected())
+
+
+def test_a_search_without_a_target_says_so():
+    with pytest.raises(TargetError, match="no target") as error:
+        traced("mlp").partition([Search("data")])
+    assert "tpu_v2" in str(error.value)
+
+
+def test_a_search_with_nothing_to_decide_says_so():
+    with pytest.raises(SearchError, match="nothing to decide on model"):
+        environment("mlp", axes=("model",), scopes=["no-such-scope"])
+
+
+def test_a_search_that_finds_nothing_better_says_so():
+    with pytest.raises(NoEffectError, match="found nothing better"):
+        traced("mlp").partition([Search("data", MCTS(5), filter=lambda d: "bias" in d.name or "/b" in d.name)], target="tpu_v3")
+
+
+def test_jit_without_a_schedule_searches_and_says_so(caplog):
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    step = partir.jit(lambda w, x: jax.numpy.tanh(x @ w).sum(), mesh=mesh)
+    w, x = np.ones((64, 128), np.float32), np.ones((256, 64), np.float32)
+
+    out = step(w, x)
+
+    assert "searching one over data, model" in caplog.text
+    np.testing.assert_allclose(out, np.tanh(x @ w).sum(), rtol=1e-5)

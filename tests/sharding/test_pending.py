@@ -1,0 +1,48 @@
+"""Pending sums that part and meet again: what is computed from one by linear ops alone is reduced once, where it ends."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from equal import assert_same, mesh_of
+from hlo import collectives_in
+
+import partir
+from partir import Manual
+
+pytestmark = pytest.mark.jax
+
+
+def gated(ups, downs, x, y):
+    """Three layers that each read silu(x). Its gradient takes two paths through products, and the three are added."""
+
+    def loss(x):
+        return jnp.sum((sum(jnp.tanh(jax.nn.silu(x) @ up) @ down for up, down in zip(ups, downs, strict=True)) - y) ** 2)
+
+    return jax.grad(loss)(x)
+
+
+def test_gradients_that_part_and_meet_are_added_first_and_reduced_once(x64, rng):
+    ups, downs = ([rng.standard_normal(shape) for _ in range(3)] for shape in ((16, 8), (8, 16)))
+    args = ups, downs, *rng.standard_normal((2, 4, 16))
+
+    part = partir.jit(gated, mesh=mesh_of("4x2")).trace(*args).partition([Manual({"ups": 1}, axis="model")])
+
+    assert part.collectives == {"all_reduce": 2}, "one in the forward pass, one for the gradient"
+    compiled = part.lower().compile()
+    assert collectives_in(compiled.as_text()) == part.collectives
+    assert_same(compiled(*jax.device_put(args, part.in_shardings)), jax.jit(gated)(*args))
+
+
+def test_gradients_that_are_read_on_the_way_are_reduced_before(x64, rng):
+    """A product of the pending gradient with itself is not linear: nothing is passed on."""
+    ups, downs = ([rng.standard_normal(shape)] for shape in ((16, 8), (8, 16)))
+    args = ups, downs, *rng.standard_normal((2, 4, 16))
+
+    def squared(ups, downs, x, y):
+        gradient = gated(ups, downs, x, y)
+        return gradient * x + gradient * gradient
+
+    part = partir.jit(squared, mesh=mesh_of("4x2")).trace(*args).partition([Manual({"ups": 1}, axis="model")])
+
+    assert part.collectives == {"all_reduce": 2}
+    assert_same(part(*args), jax.jit(squared)(*args))
