@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from partir.session import Session
     from partir.sharding.actions import Cut, Prefer, Replicate, Tile
     from partir.sharding.strategy import Strategy, load_strategy
-    from partir.stages import Partitioned, Traced
+    from partir.stages import Partitioned, Traced, diff
     from partir.tactics import (
         FIRST_DIVISIBLE_DIM,
         DataParallel,
@@ -88,6 +88,7 @@ __all__ = [
     "Whole",
     "ZeRO",
     "constrain",
+    "diff",
     "jit",
     "judge",
     "load_strategy",
@@ -121,7 +122,7 @@ _MODULES = {
     "partir.session": ("Session",),
     "partir.sharding.actions": ("Cut", "Prefer", "Replicate", "Tile"),
     "partir.sharding.strategy": ("Strategy", "load_strategy"),
-    "partir.stages": ("Partitioned", "Traced"),
+    "partir.stages": ("Partitioned", "Traced", "diff"),
     "partir.tactics": (
         "FIRST_DIVISIBLE_DIM",
         "DataParallel",

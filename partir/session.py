@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from partir.cost.targets import Target
 from partir.errors import NoEffectError, PartirError, word
+from partir.search import Searcher
 from partir.sharding.actions import Action, Prefer, Replicate, Tile
 from partir.sharding.strategy import Strategy
 from partir.stages import ClassInfo, Partitioned, Traced
+from partir.tactics import Search
 
 
 class Session:
@@ -42,6 +45,17 @@ class Session:
         """At the ops of a scope where dims compete for an axis, let this class have it."""
         name, dim = class_.arguments[0] if isinstance(class_, ClassInfo) else class_
         return self._do(Prefer(site, name, dim, self._axis(axis)))
+
+    def search(
+        self,
+        axes: str | Sequence[str] | None = None,
+        algorithm: Searcher | None = None,
+        scopes: Sequence[str] | None = None,
+    ) -> Session:
+        """Decide on some axes (all of the mesh) by search, after the steps so far. Raises TargetError without a target."""
+        so_far = self._partitioned(self._steps)
+        chosen = so_far.assignment.mesh.names if axes is None else axes
+        return self._do(*Search(chosen, algorithm, scopes).actions_on(so_far.assignment, so_far.target))
 
     def undo(self) -> Session:
         """Take back the last step, if there is one."""

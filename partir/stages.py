@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -36,9 +36,12 @@ from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.tactics import Decisions, Replay, Search, Stage, Tactic, run
+from partir.tactics.follow import followed
 from partir.tactics.pins import pins_of
 from partir.tactics.tactic import Judging
 from partir.viz import report as report_
+from partir.viz.difference import difference
+from partir.viz.explain import explanation
 from partir.viz.table import Table
 from partir.viz.verification import Verification
 
@@ -214,6 +217,14 @@ class Partitioned:
         neither says."""
         return self._target or _target_of(self.program.name, self.mesh)
 
+    @property
+    def has_target(self) -> bool:
+        """Whether a target was given, or the mesh has devices that say it."""
+        try:
+            return bool(self.target)
+        except TargetError:
+            return False
+
     @cached_property
     def estimate(self) -> Estimate:
         """What one step costs a device of `target`: step, compute and communication seconds, peak bytes, operations, and bytes
@@ -299,6 +310,39 @@ class Partitioned:
         names = [report_.call_text(stage.tactic) for stage in self.stages]
         plans = [self._plan_after(stage) for stage in self.stages]
         return list(zip(names, plans, strict=True)) or [("(nothing)", self.plan)]
+
+    def explain(self, path: str) -> Table:
+        """How the values that a path pattern (or a tag, or the address of an inner value) names got their sharding, and what
+        each collective on them, and on their gradients, is for. Raises PathError for a path that names nothing."""
+        steps = [(report_.call_text(stage.tactic), len(stage.assignment.actions)) for stage in self.stages]
+        return explanation(self.plan, [("the program's own shardings", len(self.start.actions)), *steps], path)
+
+    def follow(self, fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Partitioned:
+        """Another function of the same parameters (an eval, init or serving function), partitioned so that what it shares
+        with this one lies as it does here: leaves are matched by the ends of their paths (see `partir.tactics.follow`).
+
+        `args` and `kwargs` are its arguments, arrays or ShapeDtypeStructs.
+        """
+        from partir.api import jit
+
+        traced = jit(fun, mesh=self.mesh).trace(*args, **kwargs)
+        signature, mesh = self.program.signature, self.assignment.mesh
+        known = list(zip(signature.arguments, self.plan.arguments, strict=True))
+        known += list(zip(signature.results, self.plan.outputs, strict=True))
+        theirs = traced.program.signature
+        taken = [leaf for leaf in theirs.arguments if leaf.role != "constant"]
+        trees = traced.program.trees
+        assert isinstance(trees, Trees)
+
+        def tree_of(structure: Any, leaves: Sequence[Leaf]) -> Any:
+            specs = followed(leaves, known, mesh)
+            return jax.tree.unflatten(structure, [None if spec is None else PartitionSpec(*spec) for spec in specs])
+
+        positional, keywords = tree_of(trees.arguments, taken)
+        names = [name for name in dict.fromkeys(leaf.path[0] for leaf in taken) if name not in keywords]
+        shardings = dict(zip(names, positional, strict=False)) | keywords, tree_of(trees.results, theirs.results)
+        following = Traced(traced.program, self.mesh, None, shardings, self._compiler_options, self._target)
+        return following.partition([])
 
     def specs(self) -> Table:
         """A row per argument: shape, role and spec."""
@@ -429,3 +473,8 @@ def _target_of(name: str, mesh: Any) -> Target:
             )
         )
     return found
+
+
+def diff(a: Partitioned, b: Partitioned) -> Table:
+    """What differs between two partitionings of one function: specs, collectives, bytes, and with a target seconds."""
+    return difference(a.plan, b.plan, (a.estimate, b.estimate) if a.has_target and b.has_target else None)

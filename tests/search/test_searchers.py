@@ -208,3 +208,13 @@ def test_jit_without_a_schedule_searches_and_says_so(caplog):
 
     assert "searching one over data, model" in caplog.text
     np.testing.assert_allclose(out, np.tanh(x @ w).sum(), rtol=1e-5)
+
+
+def test_a_session_searches_after_its_own_steps():
+    session = traced("gpt").session(target="tpu_v3").tile("batch/tokens", 0, "data")
+    before = session.partitioned
+
+    session.search("model", MCTS(40))
+
+    assert session.partitioned.estimate.step_seconds < before.estimate.step_seconds
+    assert session.undo().partitioned.strategy == before.strategy

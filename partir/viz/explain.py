@@ -1,0 +1,196 @@
+"""How values got their sharding, and what each collective on them is for; and what differs between two partitionings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from partir.errors import PathError
+from partir.program import Leaf, origin_of
+from partir.sharding.actions import Action, Cut, Prefer, Replicate
+from partir.sharding.assignment import NEVER
+from partir.sharding.layout import local_shape, spec_of
+from partir.sharding.plan import COLLECTIVES, Plan, Reshard, Settlement
+from partir.viz.report import bytes_text, spec_text
+from partir.viz.table import Table
+
+Steps = Sequence[tuple[str, int]]
+"""Each tactic as its user writes it, with the number of actions there were after it."""
+
+REACH = 64
+"""How many ops before a result its gradient is looked for."""
+
+
+def explanation(plan: Plan, steps: Steps, path: str) -> Table:
+    """A row per value that a pattern (or the address of an inner value) names and per axis: on which dim, or why on none; then
+    a row per collective on the value, on its gradient where it is state, with what it is for."""
+    values = _named(plan, path)
+    rows: list[tuple[str, str, str]] = []
+    for value in values:
+        rows.append((_value_text(plan, value), "lies as", _lies(plan, value)))
+        rows += [("", f'on "{axis}"', _decided(plan, steps, value, axis)) for axis in plan.assignment.mesh.names]
+        rows += [("", kind, why) for kind, why in _collectives(plan, value)]
+    return Table(f"why {path} lies as it does", ("value", "what", "how and why"), tuple(rows))
+
+
+def _named(plan: Plan, path: str) -> list[int]:
+    tables = plan.assignment.structure.tables
+    addresses = plan.assignment.structure.addresses
+    if path[:1] in "#@":
+        return [addresses.find(path)]
+    try:
+        return tables.program.signature.select(path)
+    except PathError:
+        tagged = addresses.tagged(path)
+        if not tagged:
+            raise
+        return tagged
+
+
+def _value_text(plan: Plan, value: int) -> str:
+    structure = plan.assignment.structure
+    leaf = _leaf(plan, value)
+    shape = list(structure.tables.shapes[value])
+    return f"{leaf.name}: {leaf.dtype}{shape}" if leaf is not None else f"{structure.addresses.names[value]}: {shape}"
+
+
+def _leaf(plan: Plan, value: int) -> Leaf | None:
+    tables = plan.assignment.structure.tables
+    return tables.program.signature.arguments[value] if value < tables.argument_count else None
+
+
+def _lies(plan: Plan, value: int) -> str:
+    tables = plan.assignment.structure.tables
+    view = tables.views.get(value)
+    if view is not None:
+        return f"a view of {plan.assignment.structure.addresses.names[view.source]}"
+    layout = plan.arguments[value] if value < tables.argument_count else plan.layouts[value]
+    if not layout:
+        return "whole on every device"
+    total = tables.bytes_of[value]
+    elements = math.prod(tables.shapes[value])
+    own = total * math.prod(local_shape(layout, plan.assignment.mesh.axes)) // elements if elements else 0
+    return f"{spec_text(spec_of(layout))}, {bytes_text(own)} of {bytes_text(total)} on each device"
+
+
+def _decided(plan: Plan, steps: Steps, value: int, axis: str) -> str:
+    """Which dim has the axis and whose decision that was; else why none has it."""
+    assignment = plan.assignment
+    structure, claims = assignment.structure, assignment.claims
+    tables, atoms = structure.tables, structure.atoms
+    if value in tables.views:
+        value = tables.views[value].source
+    layout = plan.layouts[value]
+    dims = [d for d, segments in enumerate(layout) if any(axis in axes for _, axes in segments)]
+    if dims:
+        class_ = next((c for c in map(int, _classes(plan, value, dims[0])) if claims.order[axis][c] != NEVER), None)
+        size = tables.shapes[value][dims[0]]
+        return (
+            f"dim {dims[0]} ({size}), {_by(plan, steps, int(claims.order[axis][class_]))}"
+            if class_ is not None
+            else (f"dim {dims[0]} ({size}), as the op that makes it gives it")
+        )
+    for position, action in enumerate(assignment.actions):
+        if isinstance(action, Replicate) and action.axis == axis and structure.addresses.find(action.value) == value:
+            return f"whole: kept so {_by(plan, steps, position)}"
+    for dim in range(len(tables.shapes[value])):
+        for part, _ in enumerate(atoms.atoms_of(value, dim)):
+            class_ = assignment.classes.class_of(value, dim, part)
+            if claims.order[axis][class_] == NEVER:
+                continue
+            by = _by(plan, steps, int(claims.order[axis][class_]))
+            if not claims.divides[axis][class_]:
+                devices = assignment.mesh.size_of(axis)
+                return f"whole: dim {dim} ({tables.shapes[value][dim]}) does not divide by {devices}, asked for {by}"
+            return f"whole: at the op that makes it another dim has the axis; dim {dim} is cut elsewhere, {by}"
+    return "whole: nobody decided otherwise"
+
+
+def _classes(plan: Plan, value: int, dim: int) -> Iterator[int]:
+    atoms, classes = plan.assignment.structure.atoms, plan.assignment.classes
+    for part, _ in enumerate(atoms.atoms_of(value, dim)):
+        yield classes.class_of(value, dim, part)
+
+
+def _by(plan: Plan, steps: Steps, position: int) -> str:
+    """Whose decision an action is: the tactic that made it, with the action."""
+    action: Action = plan.assignment.actions[position]
+    name = next((tactic for tactic, count in steps if position < count), "the program itself")
+    what = f"dim {action.dim} of {action.value}" if isinstance(action, Cut | Prefer) or hasattr(action, "dim") else action.value
+    return f"by {name}" + (f" ({type(action).__name__} {what})" if not isinstance(action, Replicate) else "")
+
+
+def _collectives(plan: Plan, value: int) -> Iterator[tuple[str, str]]:
+    """The collectives on a value, and on the gradient that it is updated with."""
+    tables = plan.assignment.structure.tables
+    source = tables.views[value].source if value in tables.views else value
+    settled = plan.settlements.get(source)
+    if settled is not None:
+        yield from _settled(plan, settled, "")
+    for reshard in plan.reshards.values():
+        if reshard.value == source:
+            yield from _resharded(plan, reshard)
+    for inner in _updates(plan, value):
+        yield from _settled(plan, plan.settlements[inner], "its gradient: ")
+    results = [result for result, argument in tables.program.signature.argument_of_result.items() if argument == value]
+    for result in results:
+        view = tables.outputs[result]
+        key = plan.uses.get((-1 - result, 0))
+        if key is not None and view is not None and view.source != source:
+            yield from _resharded(plan, plan.reshards[key])
+
+
+def _updates(plan: Plan, argument: int) -> Iterator[int]:
+    """The settled values of its shape (or that transposed) that the next value of an argument is computed from."""
+    tables = plan.assignment.structure.tables
+    signature = tables.program.signature
+    sizes = sorted(tables.shapes[argument])
+    for result, paired in signature.argument_of_result.items():
+        view = tables.outputs[result]
+        if paired != argument or view is None:
+            continue
+        seen: set[int] = set()
+        frontier = [view.source]
+        for _ in range(REACH):
+            following: list[int] = []
+            for value in frontier:
+                if value in seen or value < tables.argument_count:
+                    continue
+                seen.add(value)
+                if value in plan.settlements:
+                    yield value
+                    continue
+                row = tables.rows[tables.producer[value]]
+                following += [v.source for v in row.operands if v is not None and sorted(tables.shapes[v.source]) == sizes]
+            frontier = following
+
+
+def _settled(plan: Plan, settlement: Settlement, of: str) -> Iterator[tuple[str, str]]:
+    tables = plan.assignment.structure.tables
+    op = tables.rows[tables.producer[settlement.value]].op
+    size = bytes_text(tables.bytes_of[settlement.value])
+    for step in settlement.steps:
+        axes = " and ".join(step.axes)
+        summed = {"add": "summed over", None: "summed over"}.get(step.reduction, f"{step.reduction} over")
+        yield step.kind, f'{of}{op.name.rsplit(".", 1)[-1]} in {_where(op)} {summed} what "{axes}" cuts; {size} in all'
+
+
+def _resharded(plan: Plan, reshard: Reshard) -> Iterator[tuple[str, str]]:
+    tables = plan.assignment.structure.tables
+    size = bytes_text(tables.bytes_of[reshard.value])
+    if reshard.row >= 0:
+        op = tables.rows[reshard.row].op
+        wants = f"{op.name.rsplit('.', 1)[-1]} in {_where(op)} reads it"
+    else:
+        wants = f"{tables.program.signature.results[-1 - reshard.row].name} is returned"
+    before, after = (spec_text(spec_of(layout)) if layout else "P()" for layout in (reshard.before, reshard.after))
+    for step in reshard.steps:
+        if step.kind in COLLECTIVES:
+            yield step.kind, f'{wants} as {after}, it lies as {before}: over "{" and ".join(step.axes)}"; {size} in all'
+
+
+def _where(op: object) -> str:
+    origin = origin_of(op)  # type: ignore[reportArgumentType]
+    phase = "" if origin.phase.data == "forward" else f" [{origin.phase.data}]"
+    at = f" ({origin.source.data})" if origin.source.data else ""
+    return f"{origin.scope.data or 'the program'}{phase}{at}"
