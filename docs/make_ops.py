@@ -27,8 +27,8 @@ Made by `make ops` (`docs/make_ops.py`) on {where}.
 
 Every op kind that JAX emits for CPUs (and, of linear algebra, for TPUs) over {programs} programs: {functions} public functions
 of `jax.lax`, `jax.numpy`, `jax.nn`, `jax.scipy`, `jax.random`, `jax.ops`, `jax.image` and their submodules, called once each;
-gradients of the functions of {gradients}; the programs of
-the tests; the training steps of the zoo. Every public function of these modules is there, but for those
+gradients of the functions of {gradients};
+the programs of the tests; the training steps of the zoo. Every public function of these modules is there, but for those
 [below](#functions-that-are-not-called).
 
 A *factor* is an index of an op's sharding rule. `lhs + rhs -> result` is one that operands `lhs` and `rhs` and the result have;
@@ -52,7 +52,6 @@ _PICKED = "windows of several rows, or rows picked by several indices at once"
 WHOLE = {
     "chlo.top_k": "the dim whose largest entries are taken; a local top-k, and then k candidates per device, would do",
     "stablehlo.bitcast_convert": "the dim in which one element becomes several, or several one",
-    "stablehlo.broadcast_in_dim": "a dim of one element that is repeated",
     "stablehlo.cholesky": "the matrix is factored row after row",
     "stablehlo.concatenate": "operands of unequal size along the dim they are joined on: places shift",
     "stablehlo.convolution": "space, where the window needs its neighbours (a halo would do)",
@@ -75,7 +74,8 @@ WHOLE = {
 }
 """Why a factor needs its dim whole, by op."""
 
-CALLS = "a call into a library, which works on whole matrices (its batch dims are free)"
+CALLS = "a call into a library, which works on whole matrices or rows (dims before them are batch)"
+NOBODY = "a call without a rule: it is whole"
 
 FRAMES = {
     "stablehlo.while": "each value it carries: every dim; a sum it adds up is reduced once, after it. The predicate is whole",
@@ -85,14 +85,13 @@ FRAMES = {
     "stablehlo.constant": "made again wherever it is used, in the layout that is wanted there",
     "stablehlo.iota": "made again wherever it is used, in the layout that is wanted there",
     "stablehlo.rng": "random numbers without a key: made once, on one device, and sent to all (one all_reduce)",
-    "partir.tag": "a name for a value: every dim",
 }
 """What has no rule of its own: control flow, a user's `shard_map`, what must happen once."""
 
 
 def corpus() -> Iterator[tuple[str, str, Any]]:
     """(source, name, imported program)."""
-    from op_coverage import backward, for_tpu, functions, imported
+    from op_coverage import backward, functions, imported, linear_algebra
 
     from partir.frontend.trace import trace
     from partir.zoo import MODELS
@@ -101,8 +100,8 @@ def corpus() -> Iterator[tuple[str, str, Any]]:
         yield "forward", name, program
     for name, program in imported(backward(), must=False):
         yield "backward", name, program
-    for name, program in for_tpu():
-        yield "tpu", name, program
+    for name, program in linear_algebra():
+        yield "linear algebra", name, program
     for name, model in MODELS.items():
         example = model()
         yield "zoo", name, trace(example.fun, example.args, {})
@@ -140,9 +139,10 @@ def every_dim(kind: Any) -> bool:
     return bool(kind.roles) and all(role.owes == "nothing" for role in kind.roles)
 
 
-def why(name: str) -> str:
+def why(name: str, kind: Any) -> str:
     """Why an op gathers, in words."""
-    return WHOLE.get(name, CALLS if " @" in name else "")
+    call = NOBODY if kind.rules == {"none"} else CALLS
+    return WHOLE.get(name, call if " @" in name else "")
 
 
 def rows(table: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -153,7 +153,7 @@ def rows(table: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             continue
         rule = ", ".join(sorted(kind.rules - {"none"})) or "none"
         gathered = cell(kind, "gathered")
-        cells = (cell(kind, "nothing"), cell(kind, "all_reduce"), gathered, why(name) if gathered else "", rule)
+        cells = (cell(kind, "nothing"), cell(kind, "all_reduce"), gathered, why(name, kind) if gathered else "", rule)
         alike.setdefault(("every dim", "", "", "", rule) if every_dim(kind) else cells, []).append(name)
     for cells, names in sorted(alike.items(), key=lambda item: item[1]):
         yield ", ".join(f"`{name}`" for name in names), *cells
@@ -163,7 +163,7 @@ def problems(table: dict[str, Any]) -> list[str]:
     """Rules that are wrong, functions that nobody calls, gathers that nobody explains."""
     from surface import missing
 
-    silent = [n for n, k in table.items() if any(r.owes == "gathered" for r in k.roles) and not why(n)]
+    silent = [n for n, k in table.items() if any(r.owes == "gathered" for r in k.roles) and not why(n, k)]
     return [
         *(f"wrong: {name}: {line}" for name, kind in table.items() for line in kind.wrong),
         *(f"nobody says how to call {name}: a line in tests/surface_calls.py" for name in missing()),

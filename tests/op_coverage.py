@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from op_programs_indexed import OPS
+from op_programs_types import TYPES
 from pieces import Factor, cuts, factors, label
 from programs import PROGRAMS
 from surface import SURFACE
@@ -59,6 +60,7 @@ def functions() -> Iterator[tuple[str, Call]]:
     """JAX's public functions, and the programs of `op_programs` (other types, sizes and settings)."""
     yield from SURFACE.items()
     yield from OPS.items()
+    yield from TYPES.items()
 
 
 def backward() -> Iterator[tuple[str, Call]]:
@@ -71,21 +73,23 @@ def backward() -> Iterator[tuple[str, Call]]:
         yield name, (program.fun, program.args)
 
 
-def for_tpu() -> Iterator[tuple[str, Program]]:
-    """Linear algebra as JAX writes it for a TPU: ops where a CPU has calls of LAPACK."""
-    for name, (fun, args) in SURFACE.items():
-        if name.startswith("lax.linalg."):
-            try:
-                yield name, trace(fun, args, {}, platform="tpu", mesh=MESH)
-            except ProgramError:
-                continue  # LAPACK alone has it
+def linear_algebra() -> Iterator[tuple[str, Program]]:
+    """Linear algebra as JAX writes it for a TPU, ops where a CPU has calls of LAPACK; and of two matrices at once, for both."""
+    calls = [(name, call) for name, call in SURFACE.items() if name.startswith("lax.linalg.")]
+    pairs = [(f"vmap of {name}", (_twice(fun), args)) for name, (fun, args) in calls]
+    yield from imported(iter(pairs), must=False)
+    yield from imported(iter(calls + pairs), must=False, platform="tpu")
 
 
-def imported(calls: Iterator[tuple[str, Call]], *, must: bool = True) -> Iterator[tuple[str, Program]]:
-    """Programs imported one by one; what cannot be differentiated is left out where it need not be there."""
+def _twice(fun: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: jax.vmap(fun)(*(jnp.stack([x, x]) for x in args))
+
+
+def imported(calls: Iterator[tuple[str, Call]], *, must: bool = True, platform: str = "cpu") -> Iterator[tuple[str, Program]]:
+    """Programs imported one by one; what JAX refuses (to differentiate, on a TPU) is left out where it need not be there."""
     for name, (fun, args) in calls:
         try:
-            yield name, trace(fun, args, {}, mesh=MESH)
+            yield name, trace(fun, args, {}, mesh=MESH, platform=platform)
         except (ProgramError, TypeError, ValueError, NotImplementedError):
             if must:
                 raise

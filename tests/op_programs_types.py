@@ -116,6 +116,18 @@ _op("composite", lambda x: lax.composite(lambda y: jnp.tanh(y) @ y, "tests.mixed
 _op("platform_dependent", lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos), _draw(8, 8))
 _op("lu", jax.vmap(jax.scipy.linalg.lu), _draw(8, 4, 4))
 _op("schur", lambda x: jax.scipy.linalg.schur(x)[0], _draw(8, 8))
+_op(
+    "batched_factorisations",
+    lambda x: (
+        jnp.linalg.eigvals(x),
+        lax.linalg.hessenberg(x)[1],
+        lax.linalg.tridiagonal(x)[1],
+        jax.vmap(jax.scipy.linalg.expm)(x),
+    ),
+    _draw(8, 4, 4),
+)
+_op("batched_schur", lambda x: lax.linalg.schur(x)[0], _draw(8, 4, 4))
+_op("batched_tridiagonal_solve", lambda d, b: lax.linalg.tridiagonal_solve(d, d + 8, d, b), _draw(8, 4), _draw(8, 4, 2))
 _op("fft_of_rows", lambda x: jnp.fft.irfft(jnp.fft.rfft(x, axis=0) * 2, axis=0), _draw(8, 8))
 
 

@@ -35,6 +35,9 @@ LARGEST = 1 << 16
 TOLERANCE = {"float64": 1e-9, "complex128": 1e-9, "float32": 1e-4, "complex64": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """Of the largest entry, by type: what sums in another order may differ by. Other types are compared exactly."""
 
+ELSEWHERE = frozenset({"stablehlo.custom_call @LuDecomposition"})
+"""Calls that the CPU has no implementation of."""
+
 _MADE = frozenset(f"stablehlo.{name}" for name in ("constant", "iota", "broadcast_in_dim", "reshape"))
 
 
@@ -93,7 +96,11 @@ def _spread(names: list[str], count: int) -> list[str]:
 
 def alone(op: Operation) -> Program | None:
     """A program of one op, with what was made from nothing (literals, iota) made again; None where a value is no tensor."""
-    if happens_once(op) or not all(isinstance(v.type, TensorType) for v in (*op.operands, *op.results)):
+    if (
+        happens_once(op)
+        or label(op) in ELSEWHERE
+        or not all(isinstance(v.type, TensorType) for v in (*op.operands, *op.results))
+    ):
         return None
     if any(int(np.prod(shape_of(v.type))) > LARGEST for v in (*op.operands, *op.results)):
         return None

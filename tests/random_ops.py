@@ -231,15 +231,14 @@ def reduction(g: Growing) -> None:
     x = g.pick(lambda v: v.rank > 0 and (v.exact or v.is_float) and "complex" not in v.dtype)
     axes = tuple(d for d in range(x.rank) if g.chance(0.5)) or (g.axis(x),)
     count = math.prod(x.shape[d] for d in axes)
-    options = (
-        ["any", "all"] if x.dtype == "bool" else ["max", "min"] + (["prod"] if x.top**count <= 1e4 or x.is_integer else [])
-    )
+    small = count * math.log10(max(x.top, 2)) <= 4
+    options = ["any", "all"] if x.dtype == "bool" else ["max", "min"] + (["prod"] if small or x.is_integer else [])
     if x.dtype != "bool" and x.exact:
         options += ["count_nonzero"]
     name = g.choice(options)
     if name == "prod":
         unit = None if x.unit is None else x.unit**count
-        g.add(f"jnp.prod({x.name}, axis={axes})", unit or None, x.top**count if x.top <= 100 else 2.0**64)
+        g.add(f"jnp.prod({x.name}, axis={axes})", unit, x.top**count if small else 2.0**64)
     else:
         g.add(f"jnp.{name}({x.name}, axis={axes})", x.unit, max(x.top, count))
 

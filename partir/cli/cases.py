@@ -104,7 +104,12 @@ def _models(path: str, tables: list[Any]) -> Iterator[tuple[str, tuple[tuple[str
         name = known.pop("name")
         choices = [value if isinstance(value, list) else [value] for value in known.values()]
         for values in itertools.product(*choices):
-            yield name, tuple(zip(known, values, strict=True))
+            yield name, tuple((key, _fixed(value)) for key, value in zip(known, values, strict=True))
+
+
+def _fixed(value: Any) -> Any:
+    """A value of a sweep file that can be a key: lists as tuples."""
+    return tuple(_fixed(item) for item in value) if isinstance(value, list) else value  # type: ignore[reportUnknownVariableType]
 
 
 def _meshes(path: str, sweep: Mapping[str, Any]) -> list[str]:

@@ -125,8 +125,14 @@ def _arguments(node: ast.Call, text: str) -> tuple[list[Any], dict[str, Any]]:
     return args, kwargs
 
 
+def _searchers() -> Mapping[str, Callable[..., Any]]:
+    from partir.search import MCTS, Beam, Exhaustive, Random
+
+    return {searcher.__name__: searcher for searcher in (MCTS, Beam, Exhaustive, Random)}
+
+
 def _value(node: ast.expr, text: str) -> Any:
-    """A literal; inside one, PartitionSpecs and FIRST_DIVISIBLE_DIM as well."""
+    """A literal; inside one, PartitionSpecs, searchers and FIRST_DIVISIBLE_DIM as well."""
     if isinstance(node, ast.Call) and _name(node.func) in ("P", "PartitionSpec"):
         from jax.sharding import PartitionSpec
 
@@ -134,6 +140,12 @@ def _value(node: ast.expr, text: str) -> Any:
         if kwargs:
             raise _refusal(text, _column(node), "a PartitionSpec takes the axes of each dim, without keywords")
         return PartitionSpec(*args)
+    if isinstance(node, ast.Call) and (searcher := _searchers().get(_name(node.func) or "")) is not None:
+        args, kwargs = _arguments(node, text)
+        try:
+            return searcher(*args, **kwargs)
+        except TypeError as error:
+            raise _refusal(text, _column(node), str(error).replace(".__init__()", "()")) from None
     if _name(node) == "FIRST_DIVISIBLE_DIM":
         from partir.tactics import FIRST_DIVISIBLE_DIM
 

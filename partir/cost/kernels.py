@@ -9,7 +9,6 @@ stored and read by further updates of the same shape (an optimizer's) are one ke
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from partir.cost.narrow import MATRIX, narrow_values, narrowed_in_loops
 from partir.cost.order import order_of
 from partir.dialect.kinds import is_pointwise
+from partir.sharding.rule import shape_of
 from partir.sharding.tables import OpRow, Tables
 
 Ints = npt.NDArray[np.int64]
@@ -380,12 +380,8 @@ class _Builder:
     def _ends_reduction(self, position: int) -> bool:
         return any(
             self.absorbed.get(chain) == position and self.tables.rows[chain].op.name in REDUCTIONS
-            for chain in self.absorbed_into(position)
+            for chain in self._into.get(position, ())
         )
-
-    def absorbed_into(self, position: int) -> Iterable[int]:
-        """Rows directly done on the way into this one."""
-        return self._into.get(position, ())
 
     @cached_property
     def _into(self) -> dict[int, list[int]]:
@@ -462,6 +458,8 @@ class _Builder:
 
     def _share(self, computed: set[int], value: int) -> float:
         """The part of a value that a kernel reads: all of it, unless it takes slices or rows."""
+        if value not in self.sliced:
+            return 1.0
         share = 0.0
         whole = max(1, math.prod(self.tables.shapes[value]))
         for reader, slot in self.consumers[value]:
@@ -470,6 +468,12 @@ class _Builder:
                 part = math.prod(shape_of(row.op.results[0].type)) if row.op.results else whole
                 share = max(share, min(1.0, part / whole) if row.op.name in SLICES and slot == 0 else 1.0)
         return share or 1.0
+
+    @cached_property
+    def sliced(self) -> set[int]:
+        """The values that some row takes slices or rows of."""
+        rows = [row for row in self.tables.rows if row.op.name in SLICES]
+        return {self.home[view.source] for row in rows if (view := row.operands[0]) is not None}
 
     def _written(self) -> Floats:
         """The part of each value that the kernel which makes it writes."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from xdsl.dialects.builtin import Float32Type, TensorType
 
 from partir.sharding.tables import Tables
 
@@ -40,7 +41,7 @@ def narrowed_in_loops(
     """Values of which a bf16 copy is made before a loop: (value, the outermost regions inside which contractions read it)."""
     found: list[tuple[int, list[int]]] = []
     for value, readers in enumerate(consumers):
-        if home[value] != value or narrow[value] or not _is_f32(tables, value) or not tables.region_of[value] == 0:
+        if home[value] != value or narrow[value] or not _is_f32(tables, value) or tables.region_of[value]:
             continue
         inside = [(r, slot) for r, slot in readers if r >= 0 and tables.rows[r].region and tables.rows[r].kind != "carry"]
         if inside and all(_narrows(tables, consumers, r) for r, _ in inside):
@@ -84,4 +85,5 @@ def _outermost(tables: Tables, region: int) -> int:
 
 
 def _is_f32(tables: Tables, value: int) -> bool:
-    return str(tables.values[value].type).endswith("xf32>")
+    type_ = tables.values[value].type
+    return isinstance(type_, TensorType) and isinstance(type_.element_type, Float32Type) and bool(tables.shapes[value])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, TensorType
 from xdsl.ir import Attribute, Operation
 from xdsl_jax.dialects.stablehlo.attributes import DotAttr
 
@@ -163,6 +163,25 @@ def grouped_convolution(op: Operation) -> OpShardingRuleAttr | None:
     return OpShardingRuleAttr.of(operands, [result], sizes, reduction=[i], need_replication=whole)
 
 
+def eigendecomposition(op: Operation) -> OpShardingRuleAttr | None:
+    """Eigenvalues of a symmetric matrix, a call on TPU: it needs the matrix whole, which Shardy leaves open; dims before it are
+    batch: `([b, i, j])->([b, k, l], [b, m])` with all but b whole."""
+    target = op.properties.get("call_target_name")
+    if not isinstance(target, StringAttr) or target.data != "Eigh":
+        return None
+    batch = len(_shape(op.operands[0].type)) - 2
+    sizes = list(_shape(op.operands[0].type)[:batch])
+
+    def dims(shape: tuple[int, ...]) -> list[list[int]]:
+        first = len(sizes)
+        sizes.extend(shape[batch:])
+        return [[f] for f in (*range(batch), *range(first, len(sizes)))]
+
+    operands = [dims(_shape(v.type)) for v in op.operands]
+    results = [dims(_shape(v.type)) for v in op.results]
+    return OpShardingRuleAttr.of(operands, results, sizes, need_replication=range(batch, len(sizes)))
+
+
 def _count(op: Operation, name: str) -> int:
     attr = op.properties.get(name)
     return attr.value.data if isinstance(attr, IntegerAttr) else 1
@@ -271,6 +290,7 @@ OVERRIDES: Mapping[str, Rule] = {
     "stablehlo.dynamic_update_slice": placed_update,
     "chlo.top_k": top_k,
     "stablehlo.convolution": grouped_convolution,
+    "stablehlo.custom_call": eigendecomposition,
 }
 """By op name: rules that go before Shardy's where they apply."""
 

@@ -217,9 +217,10 @@ class Module:
         if start is None:
             return None
         following = self.scalar(body, body.root.operands[index], {index: start}) if body.root.opcode == "tuple" else None
-        if following is None or following == start:
+        beyond = {"LT": 0, "GT": 0, "NE": 0, "LE": 1, "GE": -1}.get(direction)
+        if following is None or following == start or beyond is None:
             return None
-        distance = bound - start + {"LT": 0, "GT": 0, "NE": 0, "LE": 1, "GE": -1}.get(direction, 0)
+        distance = bound - start + beyond
         return max(0, math.ceil(distance / (following - start)))
 
     def _start(self, where: Computation, tuple_: str, index: int) -> int | None:

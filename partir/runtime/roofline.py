@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from functools import cache
 
 from partir.cost.targets import Target
-from partir.runtime.hlo import Computation, Instruction, Module
+from partir.runtime.hlo import Computation, Instruction, Module, Shape
 
 FREE = frozenset(
     {
@@ -23,7 +24,8 @@ FREE = frozenset(
 """What moves nothing, or is accounted for by what it calls."""
 SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
-_LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
 
 
 def seconds_of(instruction: Instruction, where: Computation, module: Module, target: Target) -> float:
@@ -52,8 +54,9 @@ def products_of(instruction: Instruction, where: Computation, module: Module) ->
     labels = _LABELS.search(instruction.attributes)
     contracted = _CONTRACTED.search(instruction.attributes)
     if labels is not None:
-        each = right.elements // max(1, right.dims[labels[1].index("o")])
-    elif instruction.opcode == "dot":
+        found[dtype_name(left.dtype)] = 2 * _meetings(instruction, left, right, *labels.groups())
+        return found
+    if instruction.opcode == "dot":
         each = math.prod(left.dims[dim] for dim in instruction.numbers("lhs_contracting_dims"))
     elif contracted is not None:
         each = math.prod(left.dims[int(dim)] for dim in re.findall(r"\d+", contracted[1]))
@@ -61,6 +64,50 @@ def products_of(instruction: Instruction, where: Computation, module: Module) ->
         return found
     found[dtype_name(left.dtype)] = 2 * out.elements * each
     return found
+
+
+def _meetings(made: Instruction, image: Shape, kernel: Shape, image_labels: str, kernel_labels: str, out_labels: str) -> int:
+    """Products of a convolution: pairs of an element of the image and one of the kernel that meet, padding and holes left out.
+
+    The TPU compiler writes batched matrix products as convolutions, with the batch as a window in which one position meets.
+    """
+    written = _WINDOW.search(made.attributes)
+    window = dict(field.split("=") for field in written[1].split()) if written else {}
+    out = made.shapes[0]
+    count = out.dims[out_labels.index("b")] * out.dims[out_labels.index("f")] * kernel.dims[kernel_labels.index("i")]
+    spatial = sorted(label for label in kernel_labels if label.isdigit())
+    for place, label in enumerate(spatial):
+
+        def field(name: str, default: str, place: int = place) -> str:
+            return window[name].split("x")[place] if name in window else default
+
+        count *= _positions(
+            image.dims[image_labels.index(label)],
+            kernel.dims[kernel_labels.index(label)],
+            out.dims[out_labels.index(label)],
+            int(field("stride", "1")),
+            int(field("pad", "0_0").split("_")[0]),
+            int(field("lhs_dilate", "1")),
+            int(field("rhs_dilate", "1")),
+        )
+    return count
+
+
+@cache
+def _positions(image: int, kernel: int, out: int, stride: int, low: int, base: int, spread: int) -> int:
+    """How many (output, kernel) positions of one dim read an element of the image.
+
+    >>> _positions(8, 3, 8, 1, 1, 1, 1), _positions(8, 8, 8, 7, 0, 8, 1)
+    (22, 8)
+    """
+    last, period, count = (image - 1) * base, base // math.gcd(stride, base), 0
+    for tap in range(kernel):
+        start = tap * spread - low
+        first = next((o for o in range(period) if (start + o * stride) % base == 0), None)
+        if first is not None:
+            lowest, highest = max(0, math.ceil(-start / stride)), min(out - 1, (last - start) // stride)
+            count += max(0, (highest - first) // period - math.ceil((lowest - first) / period) + 1)
+    return count
 
 
 def bytes_of(instruction: Instruction, where: Computation, module: Module) -> int:

@@ -12,8 +12,12 @@ from partir.runtime.transfers import Event, Transfer, event_of
 from partir.runtime.wires import Wires
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+UNKNOWN = 2**62
+"""So many cycles are none: the TPU compiler writes the largest integer on fusions that it has no estimate for."""
 HEAVY = frozenset({"fusion", "convolution", "dot", "custom-call", "scatter", "gather", "sort", "reduce-window"})
-"""What would cost something, were the compiler to say how much."""
+"""What costs something, whether the compiler says how much or not."""
+HINTS = ("ConcatBitcast", "AssumeGatherIndicesInBound", "AllocateBuffer")
+"""Custom calls by which the TPU compiler talks to itself."""
 
 
 @dataclass
@@ -30,15 +34,15 @@ class Ran:
 class Reader:
     """Walks the schedule of a program. `has_cycles`: its compiler says how many cycles an instruction takes (TPU).
 
-    An asynchronous collective holds the wires from its start; the device waits for it where it ends. `unpriced` and
-    `unknown_loops` count what is left out.
+    An asynchronous collective holds the wires from its start; the device waits for it where it ends. `uncounted` are the
+    instructions that the compiler gives no cycles, `unknown_loops` the loops whose number of turns is not known.
     """
 
     module: Module
     target: Target
     wires: Wires
     has_cycles: bool
-    unpriced: int = 0
+    uncounted: int = 0
     unknown_loops: int = 0
 
     def run(self, computation: Computation) -> Ran:
@@ -96,21 +100,22 @@ class Reader:
 
     def _seconds(self, made: Instruction, where: Computation, event: Event | None) -> float:
         """What an instruction computes. On TPU a fusion may compute and carry on a collective at once."""
-        if not self.has_cycles:
-            return seconds_of(made, where, self.module, self.target) if event is None else 0.0
-        cycles = _CYCLES.search(made.attributes)
-        if cycles is not None:
-            return int(cycles[1]) / self.target.clock_hertz
-        self.unpriced += event is None and made.opcode in HEAVY
-        return 0.0
+        if self.has_cycles:
+            cycles = _CYCLES.search(made.attributes)
+            if cycles is not None and int(cycles[1]) < UNKNOWN:
+                return int(cycles[1]) / self.target.clock_hertz
+            if event is not None or made.opcode not in HEAVY or any(hint in made.attributes for hint in HINTS):
+                return 0.0
+            self.uncounted += 1
+        return seconds_of(made, where, self.module, self.target) if event is None else 0.0
 
     def notes(self) -> list[str]:
         """What the figures leave out."""
         found: list[str] = []
         if self.unknown_loops:
             found.append(f"{self.unknown_loops} loops run as often as data says: counted once")
-        if self.unpriced:
-            found.append(f"{self.unpriced} instructions that the compiler gives no cycles are counted as free")
+        if self.uncounted:
+            found.append(f"{self.uncounted} instructions that the compiler gives no cycles are priced by the roofline")
         return found
 
 

@@ -8,7 +8,7 @@ sequence of decisions after the fixed start; what decides its price is what it m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -153,8 +153,10 @@ class Environment:
         """For each class, the scopes of the model's forward ops that it runs through."""
         tables, classes = self.start.structure.tables, self.start.classes
         found: dict[int, set[str]] = {}
+        # An optimizer's decay of its moments comes after no gradient, but after the forward pass.
+        end = next((row for row, forward in enumerate(self.forward) if not forward), len(self.forward))
         for row, class_ in zip(classes.row_of_factor.tolist(), classes.of_factor.tolist(), strict=True):
-            if class_ >= 0 and self.forward[row]:
+            if class_ >= 0 and row < end:
                 found.setdefault(class_, set()).add(tables.scope(tables.rows[row]))
         return found
 
@@ -267,6 +269,14 @@ class Environment:
     @cached_property
     def _standing(self) -> Standing | None:
         return Standing.of(self._model.kernels, self.parts) if self.parts is not None else None
+
+    def forgotten(self) -> Environment:
+        """The same decisions, with nothing priced yet."""
+        fresh = replace(self, evaluations=0, _prices={}, _keys={})
+        for name in ("parts", "decisions", "_model", "_standing", "_forward_scopes"):
+            if name in self.__dict__:
+                fresh.__dict__[name] = self.__dict__[name]
+        return fresh
 
     def exact(self, state: State) -> Price:
         """The price of a state on the whole program."""

@@ -12,8 +12,9 @@ from partir.search.environment import Decision, Environment, Price, State
 
 @dataclass(frozen=True)
 class Progress:
-    """One improvement: after how many evaluations and seconds, to what."""
+    """One improvement: after how many episodes, evaluations and seconds, to what."""
 
+    episodes: int
     evaluations: int
     seconds: float
     price: Price
@@ -98,7 +99,7 @@ class Run:
 
     def _note(self) -> None:
         elapsed = time.monotonic() - self.started
-        self.trace.append(Progress(self.evaluations, elapsed, self.best_price, self.best))
+        self.trace.append(Progress(self.done, self.evaluations, elapsed, self.best_price, self.best))
 
     def pruned(self) -> State:
         """The best state without the decisions that do nothing for it."""

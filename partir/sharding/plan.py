@@ -355,7 +355,7 @@ class _Planner:
             if left:
                 kind = self.sums[source][left[0]]
                 first = (Step("all_reduce", left, reduction=kind),)
-            steps = first + reshard.between(before, after, self.sizes)
+            steps = self._moving(first + reshard.between(before, after, self.sizes))
             gathers = any(step.kind == "all_gather" for step in steps)
             barrier = bool(phase) and gathers and self.gathered_in.setdefault(source, phase) != phase
             self.plan.reshards[key] = Reshard(source, before, after, steps, position, phase, barrier, place)
@@ -395,7 +395,11 @@ class _Planner:
             steps.append(Step("all_reduce", rest, reduction=due[rest[0]]))
         self.axes[value] = tuple(axes)
         self.layouts[value] = self.spread.layout_of(value, self.axes[value])
-        self.plan.settlements[value] = Settlement(value, _merged(steps), before, self.layouts[value])
+        self.plan.settlements[value] = Settlement(value, self._moving(_merged(steps)), before, self.layouts[value])
+
+    def _moving(self, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """Steps without those over one device, which do nothing."""
+        return tuple(step for step in steps if self.assignment.mesh.size_of(*step.axes) > 1)
 
     def _fits(self, value: int, axes: Sequence[Axes], atom: int, axis: str) -> bool:
         sizes = [size for dim in self.atoms.sizes_of[value] for size in dim]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from partir.cost import targets
 from partir.cost.targets import Target
-from partir.errors import NoEffectError, TargetError, word
+from partir.errors import TargetError, word
 from partir.search import MCTS, Decision, Environment, Result, Searcher
 from partir.search.searcher import Show
 from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment
 from partir.tactics.analysis import roles_of
+
+logger = logging.getLogger("partir")
 
 CANDIDATES = 4
 """How many of the best states are estimated on the whole program before one is chosen."""
@@ -26,14 +30,15 @@ class Search:
     (a decision holds for all repeats of a scope), `filter` to the decisions for which it is true. `target` is by default the
     one of the partition.
 
-    What was found, with the trace and the alternatives, is in `result` afterwards. Ctrl-C ends it with the best so far.
+    What was found, with the trace and the alternatives, is in `result` afterwards. Ctrl-C ends it with the best so far. Where
+    nothing is better than leaving the program as it is, it does so, and logs that.
     """
 
     axes: str | Sequence[str]
     algorithm: Searcher | None = None
     scopes: Sequence[str] | None = None
     filter: Callable[[Decision], bool] | None = None
-    target: Target | None = None
+    target: Target | str | None = None
     show: Show | None = field(default=None, repr=False, compare=False)
     results: list[Result] = field(default_factory=list[Result], init=False, repr=False, compare=False)
 
@@ -47,7 +52,7 @@ class Search:
 
         Raises TargetError where there is neither, SearchError where nothing can be decided.
         """
-        target = self.target or target
+        target = targets.get(self.target) if self.target is not None else target
         if target is None:
             raise TargetError(
                 word(
@@ -71,11 +76,10 @@ class Search:
         states = list(dict.fromkeys([found.state, *(step.state for step in reversed(found.trace))]))[:CANDIDATES]
         best = min(states, key=lambda state: environment.exact(state).rank)
         if not best:
-            raise NoEffectError(
-                word(
-                    f"{self!r} found nothing better than leaving the program as it is",
-                    why=f"{found.evaluations} strategies were estimated on {environment.target.name}",
-                    hint="other axes, another target, or a larger budget",
-                )
+            logger.warning(
+                "%s found nothing better than leaving the program as it is (%d strategies estimated on %s)",
+                f"Search({self.axes!r})",
+                found.evaluations,
+                environment.target.name,
             )
         return [action for decision in best for action in decision.actions]

@@ -26,7 +26,7 @@ class Tactic(Protocol):
 class Judging(Protocol):
     """A tactic that prices what it decides, on its own `target` or on that of the partition."""
 
-    target: Target | None
+    target: Target | str | None
 
     def actions_on(self, assignment: Assignment, target: Target | None) -> Sequence[Action]:
         """As `Tactic.actions`, judged by `target`."""
@@ -64,7 +64,8 @@ def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None =
         after = before.apply(*actions)
         stages.append(Stage(tactic, after))
         keeps_whole = all(isinstance(action, Replicate) for action in actions) and bool(actions)
-        if not keeps_whole and after.same_effect(before):
+        leaves_it = judging and not actions
+        if not keeps_whole and not leaves_it and after.same_effect(before):
             misfits.append(_no_effect(tactic, before, after))
             if after.claims.undivided == before.claims.undivided:
                 raise NoEffectError(misfits[-1])

@@ -47,7 +47,7 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
 
     commands = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.MULTILINE)
-    assert commands == ["demo", "show", "verify", "opt"]
+    assert commands == ["demo", "show", "search", "sweep", "verify", "opt"]
 
 
 @pytest.mark.core

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from equal import mesh_of
+from equal import assert_same, mesh_of
 from hlo import collectives_in
 from jax.sharding import PartitionSpec
 from jax.sharding import PartitionSpec as P
@@ -318,3 +318,15 @@ def test_second_step_takes_the_first_ones_results_as_they_lie(schedule):
     _, _, second_loss = compiled(params, opt_state, batch)  # an AOT call refuses arrays that lie otherwise
 
     assert float(second_loss) < float(first_loss)
+
+
+@pytest.mark.parametrize("schedule", ["both+zero3", "megatron+sequence"])
+def test_an_axis_of_one_device_costs_nothing(schedule, x64):
+    example = model(1)
+    args = example.concrete(dtype="float64")
+    mesh = jax.make_mesh((1, 1), ("data", "model"), devices=jax.devices()[:1])
+    part = partir.jit(example.fun, mesh=mesh).trace(*args).partition(SCHEDULES[schedule])
+
+    assert part.collectives == {}
+    assert collectives_in(part.lower().compile().as_text()) == {}
+    assert_same(part(*args), jax.jit(example.fun)(*args))

@@ -134,7 +134,9 @@ CASES: dict[str, Case] = {
     ),
     "checkpoint, data": (checkpointed_step, (PARAMS, X), [D], {"all_reduce": 13}),
     # one gather a layer and tensor for what is recomputed and what is backward: both run in one round
-    "checkpoint, ZeRO 3": (checkpointed_step, (PARAMS, X), [D, ZERO], {"all_gather": 24, "all_reduce": 1, "reduce_scatter": 12}),
+    "checkpoint, ZeRO 3": (
+        checkpointed_step, (PARAMS, X), [D, ZERO], {"all_gather": 24, "all_reduce": 1, "reduce_scatter": 12},
+    ),
     "checkpoint, all": (checkpointed_step, (PARAMS, X), [D, M, ZERO], None),
     "accumulation": (accumulated_step, (WEIGHTS, XS), [BATCH], {"all_reduce": 2}),
     "accumulation, Megatron": (accumulated_step, (WEIGHTS, XS), [BATCH, M], {"all_reduce": 2 + 4}),

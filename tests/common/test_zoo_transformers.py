@@ -15,6 +15,7 @@ from specs_table import table_of
 
 import partir
 from partir import DataParallel, Megatron, MultiQuery, NoEffectError, zoo
+from partir.runtime.interpret import interpret
 from partir.tactics import Tactic
 from partir.zoo import Example
 
@@ -105,6 +106,16 @@ def test_decided_as_written_down_and_equal_to_one_device(model, schedule, golden
     golden(f"{model}-4x2-{schedule}", table_of(part))
     assert collectives_in(compiled.as_text()) == part.collectives
     assert_same(compiled(*jax.device_put(args, part.in_shardings)), expected)
+
+
+@pytest.mark.parametrize(("model", "schedule"), [("llama", "both+zero3"), ("stacked_decode", "both+multi-query")])
+def test_core_in_nested_loops_equals_one_device(model, schedule, x64):
+    args, expected = arguments_and_expected(model)
+    tr = traced(model)
+
+    results = interpret(tr.partition(OWN[schedule]).core, [*jax.tree.leaves(args), *tr.program.constants])
+
+    assert_same(jax.tree.unflatten(tr.program.trees.results, results), expected)
 
 
 # ---- the counts an expert expects

@@ -335,7 +335,7 @@ def test_a_loop_touches_one_layer_of_a_stack_at_a_time():
     found = partitioned(scanned, shape(512, 512), shape(32, 512, 512), target="h100").estimate
 
     touched = sum(kernel.bytes for kernel in found.kernels)
-    assert touched < 32 * 6 * 512 * 512 * 4
+    assert 32 * 5 * 512 * 512 * 4 < touched < 32 * 10 * 512 * 512 * 4
 
 
 def test_what_only_contractions_read_is_narrow_on_a_tpu():

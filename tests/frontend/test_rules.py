@@ -186,6 +186,20 @@ def test_a_pallas_kernel_stays_whole():
     assert "tpu_custom_call" in emit(to_spmd(made), Mesh(data=4, model=2)).text
 
 
+def test_an_eigendecomposition_on_tpu_needs_its_matrix_whole():
+    """Shardy leaves the matrix open; half a matrix has no eigenvalues."""
+    program = trace(jax.vmap(jnp.linalg.eigh), (jax.ShapeDtypeStruct((8, 4, 4), "float32"),), {}, platform="tpu")
+    structure = Structure.of(program)
+    names = [leaf.name for leaf in program.signature.arguments]
+
+    def owed(dim: int) -> dict[str, int]:
+        return plan.make(Assignment(structure, Mesh(data=4), (Tile(names[0], dim, "data"),))).collectives
+
+    assert owed(0) == NOTHING
+    assert "all_gather" in owed(1)
+    assert "all_gather" in owed(2)
+
+
 def test_random_numbers_without_a_key_are_the_same_on_all_devices():
     """Each device has a generator of its own: they are drawn on one, and sent to the others."""
     step = partir.jit(lambda low: jax.lax.rng_uniform(low, low + 1, (8, 8)), mesh=mesh_of("4x2"), schedule=[])

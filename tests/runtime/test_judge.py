@@ -245,6 +245,33 @@ def test_a_start_and_a_done_are_one_and_hide_behind_computation() -> None:
     assert math.isclose(long.communication_seconds, wires.seconds)
 
 
+def test_what_has_no_cycles_takes_its_roofline() -> None:
+    text = """%product (a: bf16[512,1024], b: bf16[1024,256]) -> bf16[512,256] {
+  %a = bf16[512,1024]{1,0} parameter(0)
+  %b = bf16[1024,256]{1,0} parameter(1)
+  ROOT %c = bf16[512,256]{1,0} convolution(%a, %b), dim_labels=bf_io->bf
+}
+
+ENTRY %main (x: bf16[512,1024], y: bf16[1024,256]) -> bf16[512,256] {
+  %x = bf16[512,1024]{1,0} parameter(0)
+  %y = bf16[1024,256]{1,0} parameter(1)
+  %one = bf16[512,256]{1,0} fusion(%x, %y), kind=kOutput, calls=%product, backend_config={"estimated_cycles":"1500"}
+  %hint = bf16[512,256]{1,0} custom-call(%one), custom_call_target="ConcatBitcast"
+  ROOT %two = bf16[512,256]{1,0} fusion(%x, %y), kind=kOutput, calls=%product, backend_config={"estimated_cycles":"CYCLES"}
+}
+"""
+    machine = targets.get("tpu_v5e")
+
+    counted, most = (judged(text.replace("CYCLES", cycles)) for cycles in ("3000", str(2**63 - 1)))
+
+    assert math.isclose(counted.compute_seconds, 3e-6)
+    assert counted.notes == ()
+    product = 2 * 512 * 1024 * 256 / machine.flops_per_second["bf16"]
+    moved = 2 * (512 * 1024 + 1024 * 256 + 512 * 256) / machine.hbm_bytes_per_second
+    assert math.isclose(most.compute_seconds, 1e-6 + max(product, moved))
+    assert most.notes == ("1 instructions that the compiler gives no cycles are priced by the roofline",)
+
+
 def test_an_async_wrapper_is_one() -> None:
     text = f"""{ADD}%wrapped (p: f32[64,8]) -> f32[16,8] {{
   %p = f32[64,8]{{1,0}} parameter(0)

@@ -1,0 +1,148 @@
+"""How soon search finds the best strategy known: with groups, within scopes, without groups; against all other searchers.
+
+Times are multiples of T, JAX's own cold trace + lower of the same function. A seed succeeds when it is within 1 % of the best
+strategy that any run, and any of the schedules below, came to.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import partir
+from partir import DataParallel, Megatron, SequenceParallel, ZeRO
+from partir.cost.estimate import estimate
+from partir.search import MCTS, Beam, Environment, Random, Result
+from partir.search.environment import price_of
+from partir.tactics import Search
+
+SIZES = {"d_model": 1024, "heads": 16, "vocab": 8192, "seq": 512, "batch": 32}
+MESH = partir.Mesh(data=4, model=2)
+AXES = ("data", "model")
+TARGET = partir.targets.get("tpu_v3")
+SEEDS = 20
+UNGROUPED_SEEDS = 3
+EPISODES = (25, 50, 100, 200, 300, 500)
+NEAR = 1.01
+
+EXPERTS: dict[str, list[Any]] = {
+    "data parallel, 8": [DataParallel("data"), DataParallel("model")],
+    "data 4 x Megatron 2": [DataParallel("data"), Megatron("model")],
+    "the same + ZeRO-2": [DataParallel("data"), Megatron("model"), ZeRO("data", stage=2)],
+    "the same + ZeRO-3": [DataParallel("data"), Megatron("model"), ZeRO("data", stage=3)],
+    "the same + sequence": [DataParallel("data"), Megatron("model"), SequenceParallel("model"), ZeRO("data", stage=3)],
+    "FSDP, 8": [DataParallel("data"), DataParallel("model"), ZeRO("data", stage=3), ZeRO("model", stage=3)],
+}
+
+
+@dataclass
+class Runs:
+    """Searches of one kind, with the seconds to make their environment."""
+
+    name: str
+    setup: float
+    results: list[Result]
+
+
+def unit(layers: int) -> float:
+    """T, in a fresh process."""
+    command = [sys.executable, str(__file__).replace("bench_search", "bench_pipeline"), "jax", str(layers)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(json.loads(out.splitlines()[-1])["T"])
+
+
+def traced(layers: int) -> partir.Traced:
+    """The model, imported."""
+    example = partir.zoo.gpt(layers=layers, **SIZES)
+    return partir.jit(example.fun, mesh=MESH, donate_argnums=example.donate_argnums).trace(*example.args)
+
+
+def environment(tr: partir.Traced, *, grouped: bool = True, scopes: Sequence[str] | None = None) -> Environment:
+    """A new environment, its program with repeated parts taken once made already."""
+    made = Search(AXES, scopes=scopes, target=TARGET).environment(tr.partition([]).assignment, grouped=grouped)
+    made.price(())
+    return made
+
+
+def runs(name: str, tr: partir.Traced, seeds: int, episodes: int, **options: Any) -> Runs:
+    """MCTS with several seeds, each without what the others found."""
+    start = time.perf_counter()
+    first = environment(tr, **options)
+    setup = time.perf_counter() - start
+    found: list[Result] = []
+    for seed in range(seeds):
+        found.append(MCTS(episodes, seed=seed).search(first.forgotten()))
+        print(f"... {name}, seed {seed}: {found[-1].price.seconds * 1e3:.3f} ms", file=sys.stderr, flush=True)
+    return Runs(name, setup, found)
+
+
+def reached(result: Result, cost: float) -> tuple[int, float] | None:
+    """(episodes, seconds) until a cost; None if never."""
+    step = next((step for step in result.trace if step.price.cost <= cost and step.price.fits), None)
+    return (step.episodes, step.seconds) if step is not None else None
+
+
+def curve(found: Runs, best: float) -> list[str]:
+    """In how many of the seeds the best was reached, by episodes."""
+    at = [reached(result, NEAR * best) for result in found.results]
+    return [f"{sum(r is not None and r[0] <= limit for r in at)} of {len(at)}" for limit in EPISODES]
+
+
+def main() -> int:
+    from record import table, write
+
+    layers = int(sys.argv[1]) if len(sys.argv) > 1 else 24
+    T = unit(layers)
+    tr = traced(layers)
+    grouped = runs("groups", tr, SEEDS, EPISODES[-1])
+    scoped = runs("scopes", tr, SEEDS, EPISODES[-1], scopes=["attention-block", "mlp-block"])
+    apart = runs("no groups", tr, UNGROUPED_SEEDS, 200, grouped=False)
+    env = grouped.results[0].environment
+    others = [Beam(width=8).search(env.forgotten()), Random(2 * EPISODES[-1]).search(env.forgotten())]
+    long = MCTS(4 * EPISODES[-1], seed=SEEDS).search(env.forgotten())
+    experts = {name: price_of(estimate(tr.partition(schedule).plan, TARGET)) for name, schedule in EXPERTS.items()}
+    every = [result.price for result in (*grouped.results, *scoped.results, *apart.results, *others, long)]
+    best = min(price.cost for price in (*every, *experts.values()) if price.fits)
+    times = [r[1] for result in grouped.results if (r := reached(result, NEAR * best)) is not None]
+    whole = [grouped.setup + result.seconds for result in grouped.results]
+    each = [1e3 * result.seconds / result.evaluations for result in grouped.results]
+    curves = table(
+        ("decisions", "to decide", *(f"{limit} episodes" for limit in EPISODES)),
+        [
+            (found.name, str(len(found.results[0].environment.decisions)), *curve(found, best))
+            for found in (grouped, scoped, apart)
+        ],
+    )
+    prices = table(
+        ("strategy", "step (ms)", "of the best", "peak (GB)"),
+        [
+            (name, f"{p.seconds * 1e3:.2f}", f"{p.cost / best:.3f}", f"{p.bytes / 1e9:.2f}")
+            for name, p in {
+                **experts,
+                "MCTS, 500 episodes, median of the seeds": sorted((r.price for r in grouped.results), key=lambda p: p.cost)[SEEDS // 2],
+                "MCTS, 2000 episodes": long.price,
+                f"Beam(8), {others[0].evaluations} strategies": others[0].price,
+                f"Random, {others[1].evaluations} strategies": others[1].price,
+            }.items()
+        ],
+    )
+    body = (
+        f"GPT training step with Adam, {layers} layers, d 1024, 16 heads, vocabulary 8192, 32 x 512 tokens, on mesh data=4, "
+        f"model=2, target {TARGET.name}; T = {T:.2f} s. Within 1 % of the best known:\n\n{curves}\n\n"
+        f"With groups: environment {grouped.setup / T:.2f} T; the best is reached after {statistics.median(times) / T:.2f} T in the "
+        f"median ({len(times)} of {SEEDS} seeds), all 500 episodes take {statistics.median(whole) / T:.2f} T, "
+        f"{statistics.median(each):.1f} ms a strategy. Without groups every strategy is priced on the whole program, and each "
+        f"layer is decided alone ({UNGROUPED_SEEDS} seeds of 200 episodes).\n\n{prices}"
+    )
+    write("bench_search", "Search", body)
+    return 0 if len(times) == SEEDS and statistics.median(times) <= 5 * T else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
