@@ -24,7 +24,7 @@ from partir.cost.targets import Target
 from partir.cost.timeline import step_seconds
 from partir.mesh import Mesh
 from partir.program import origin_of
-from partir.sharding.actions import Action
+from partir.sharding.actions import Action, Addresses
 from partir.sharding.assignment import NEVER, Assignment, Structure
 from partir.sharding.atoms import Atoms
 from partir.sharding.plan import Plan, Settlement
@@ -70,6 +70,15 @@ class CollectiveCost:
 
 
 @dataclass(frozen=True)
+class Resident:
+    """A value that lives at the peak, with its bytes on one device."""
+
+    name: str
+    bytes: int
+    is_argument: bool
+
+
+@dataclass(frozen=True)
 class ScopeCost:
     """All of one scope in one step."""
 
@@ -103,6 +112,7 @@ class Estimate:
     kernel_bytes: Floats
     row_flops: Floats
     live: Floats
+    value_bytes: Floats
     moved: Moves
 
     @property
@@ -114,6 +124,21 @@ class Estimate:
     def fits(self) -> bool:
         """Whether the peak is within the target's memory."""
         return self.peak_bytes <= self.target.hbm_bytes
+
+    @property
+    def peak_kernel(self) -> int:
+        """The kernel at which temporaries are at their peak."""
+        return int(np.argmax(self.live)) if len(self.live) else 0
+
+    @cached_property
+    def at_peak(self) -> list[Resident]:
+        """What lives at the peak, the largest first: arguments, and temporaries that were made and are still to be read."""
+        kernels, tables, at = self.model.kernels, self.model.tables, self.peak_kernel
+        alive = np.flatnonzero((kernels.born >= 0) & (kernels.born <= at) & (kernels.ends >= at) & (self.value_bytes > 0))
+        values = [*range(tables.argument_count), *alive.tolist()]
+        names = self.model.names
+        found = [Resident(names[v], int(self.value_bytes[v]), v < tables.argument_count) for v in dict.fromkeys(values)]
+        return sorted(found, key=lambda resident: -resident.bytes)
 
     @cached_property
     def kernels(self) -> list[KernelCost]:
@@ -179,6 +204,12 @@ class Model:
     tables: Tables
     atoms: Atoms
     target: Target
+    addresses: Addresses
+
+    @property
+    def names(self) -> list[str]:
+        """The address of each value."""
+        return self.addresses.names
 
     @cached_property
     def kernels(self) -> Kernels:
@@ -245,6 +276,7 @@ class Model:
             touched,
             row_flops,
             live,
+            local,
             moved,
         )
 
@@ -300,7 +332,7 @@ def model_of(structure: Structure, target: Target) -> Model:
     known = _models.setdefault(structure, [])
     found = next((model for model in known if model.target == target), None)
     if found is None:
-        found = Model(structure.tables, structure.atoms, target)
+        found = Model(structure.tables, structure.atoms, target, structure.addresses)
         known.append(found)
     return found
 

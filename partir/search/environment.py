@@ -278,9 +278,13 @@ class Environment:
                 fresh.__dict__[name] = self.__dict__[name]
         return fresh
 
+    def estimate(self, state: State) -> Estimate:
+        """The estimate of a state, made on the whole program."""
+        return estimate(plan_.make(self.assignment(state)), self.target)
+
     def exact(self, state: State) -> Price:
         """The price of a state on the whole program."""
-        return price_of(estimate(plan_.make(self.assignment(state)), self.target))
+        return price_of(self.estimate(state))
 
 
 SITES = 4

@@ -25,14 +25,15 @@ class Progress:
 class Result:
     """What a search found.
 
-    `state` is the best sequence of decisions, `price` its price, `trace` each improvement on the way. `finished` is False where
-    it was interrupted.
+    `state` is the best sequence of decisions, `price` its price, `trace` each improvement on the way. `smallest` is the state of
+    the lowest peak that was met. `finished` is False where it was interrupted.
     """
 
     environment: Environment
     state: State
     price: Price
     trace: list[Progress]
+    smallest: State
     evaluations: int
     seconds: float
     finished: bool
@@ -66,7 +67,8 @@ class Run:
     def __post_init__(self) -> None:
         self.started = time.monotonic()
         self.first = self.environment.evaluations
-        self.best_price = self.environment.price(())
+        self.best_price = self.smallest_price = self.environment.price(())
+        self.smallest: State = ()
         self._note()
 
     @property
@@ -84,6 +86,8 @@ class Run:
     def price(self, state: State) -> Price:
         """The price of a state, noted where it is the best so far. Among equals the one of fewer decisions is better."""
         found = self.environment.price(state)
+        if found.bytes < self.smallest_price.bytes:
+            self.smallest, self.smallest_price = state, found
         if (found.rank, len(state)) < (self.best_price.rank, len(self.best)):
             better = found.rank < self.best_price.rank
             self.best, self.best_price = state, found
@@ -114,7 +118,8 @@ class Run:
         """What was found."""
         state = self.pruned()
         price = self.environment.price(state)
-        return Result(self.environment, state, price, self.trace, self.evaluations, time.monotonic() - self.started, finished)
+        elapsed = time.monotonic() - self.started
+        return Result(self.environment, state, price, self.trace, self.smallest, self.evaluations, elapsed, finished)
 
 
 class Searcher(ABC):

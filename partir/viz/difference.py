@@ -37,10 +37,10 @@ def difference(a: Plan, b: Plan, costs: tuple[Estimate, Estimate] | None) -> Tab
     ]
     rows.append(("bytes of arguments per device", bytes_text(argument_bytes(a)), bytes_text(argument_bytes(b))))
     if costs is not None:
-        peaks = [bytes_text(cost.peak_bytes) for cost in costs]
-        rows.append(("peak memory", *peaks))
-        rows.append(("step time", *(seconds_text(cost.step_seconds) for cost in costs)))
-        rows.append(("communication time", *(seconds_text(cost.communication_seconds) for cost in costs)))
+        x, y = costs
+        rows.append(("peak memory", bytes_text(x.peak_bytes), bytes_text(y.peak_bytes)))
+        rows.append(("step time", seconds_text(x.step_seconds), seconds_text(y.step_seconds)))
+        rows.append(("communication time", seconds_text(x.communication_seconds), seconds_text(y.communication_seconds)))
     return Table("what differs", ("what", "first", "second"), tuple(rows))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from partir.errors import PathError
 from partir.program import Leaf, origin_of
-from partir.sharding.actions import Action, Cut, Prefer, Replicate
+from partir.sharding.actions import Replicate
 from partir.sharding.assignment import NEVER
 from partir.sharding.layout import local_shape, spec_of
 from partir.sharding.plan import COLLECTIVES, Plan, Reshard, Settlement
@@ -114,10 +114,11 @@ def _classes(plan: Plan, value: int, dim: int) -> Iterator[int]:
 
 def _by(plan: Plan, steps: Steps, position: int) -> str:
     """Whose decision an action is: the tactic that made it, with the action."""
-    action: Action = plan.assignment.actions[position]
+    action = plan.assignment.actions[position]
     name = next((tactic for tactic, count in steps if position < count), "the program itself")
-    what = f"dim {action.dim} of {action.value}" if isinstance(action, Cut | Prefer) or hasattr(action, "dim") else action.value
-    return f"by {name}" + (f" ({type(action).__name__} {what})" if not isinstance(action, Replicate) else "")
+    if isinstance(action, Replicate):
+        return f"by {name}"
+    return f"by {name} ({type(action).__name__} dim {action.dim} of {action.value})"
 
 
 def _collectives(plan: Plan, value: int) -> Iterator[tuple[str, str]]:

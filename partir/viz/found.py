@@ -8,6 +8,9 @@ from partir.search import Decision, Price, Result
 from partir.viz.report import bytes_text, seconds_text
 from partir.viz.table import Table
 
+MANY = 5
+"""How many of the values that live at a peak are named."""
+
 
 def decisions_table(result: Result) -> Table:
     """A row per decision of the best strategy: what the step would cost without it."""
@@ -81,14 +84,18 @@ def _misfit(result: Result) -> tuple[str, ...]:
     if result.price.fits:
         return ()
     target = result.environment.target
-    lines = [
-        f"nothing fits into {bytes_text(int(target.hbm_bytes))}: the lowest peak found is {bytes_text(result.price.bytes)}"
-    ]
-    estimate = result.environment.estimate(result.state)
-    at, residents = estimate.peak()
-    lines.append(f"it is reached at {at or 'the start'}; the largest that live there:")
-    lines += [f"  {bytes_text(int(size))}  {name}" for name, size in residents]
-    lines.append(
-        "what would help: a smaller batch, jax.checkpoint around the layers, more devices, or a target with more memory"
+    estimate = result.environment.estimate(result.smallest)
+    largest = estimate.at_peak[:MANY]
+    kernel = estimate.kernels[min(estimate.peak_kernel, len(estimate.kernels) - 1)]
+    where = f"{kernel.op} in {kernel.scope or 'the program'}" + ("" if kernel.phase == "forward" else f" [{kernel.phase}]")
+    state = sum(resident.bytes for resident in estimate.at_peak if resident.is_argument)
+    activations = estimate.peak_bytes - state
+    helps = "jax.checkpoint around the layers, a smaller batch" if activations > state else "ZeRO over more devices"
+    return (
+        f"nothing that was found fits into {bytes_text(int(target.hbm_bytes))}",
+        f"the lowest peak is {bytes_text(estimate.peak_bytes)}, at {where}{f' ({kernel.source})' if kernel.source else ''}: "
+        f"{bytes_text(state)} of arguments, {bytes_text(activations)} of other values",
+        "the largest that live there:",
+        *(f"  {bytes_text(resident.bytes)}  {resident.name}" for resident in largest),
+        f"what would help: {helps}, or a target with more memory",
     )
-    return tuple(lines)

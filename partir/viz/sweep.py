@@ -27,7 +27,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 def csv_of(results: Results) -> str:
     """A line per case, numbers in seconds and bytes."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer: csv.DictWriter[str] = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for result in results:
         shown = dict(result) | {"settings": settings_text(result["settings"])}

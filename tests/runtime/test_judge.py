@@ -165,7 +165,20 @@ def test_products_are_found_in_every_form() -> None:
         if made.opcode in ("dot", "convolution", "custom-call")
     )
 
-    assert found == 2 * (2 * 8 * 8 * 32) * (3 * 3 * 16) + 2 * (2 * 8 * 8) * 32 * 64
+    met = 8 * 3 - 2  # pairs of a row and a row of the kernel, those in the padding left out
+    assert found == 2 * (2 * met * met) * 16 * 32 + 2 * (2 * 8 * 8) * 32 * 64
+
+
+def test_a_batched_product_written_as_a_convolution_counts_once() -> None:
+    text = """ENTRY %main (x: bf16[8,64,16], y: bf16[8,16,32]) -> bf16[8,64,32] {
+  %x = bf16[8,64,16]{2,1,0} parameter(0)
+  %y = bf16[8,16,32]{2,1,0} parameter(1)
+  ROOT %out = bf16[8,64,32]{2,1,0} convolution(%x, %y), window={size=8 stride=7 lhs_dilate=8}, dim_labels=0bf_0io->0bf
+}
+"""
+    module = Module.parse(text)
+
+    assert products_of(module.entry.root, module.entry, module) == {"bf16": 2 * 8 * 64 * 16 * 32}
 
 
 @pytest.mark.parametrize("name", ["batch", "both+zero3", "both+sequence"])

@@ -221,3 +221,20 @@ def test_a_session_searches_after_its_own_steps():
 
     assert session.partitioned.estimate.step_seconds < before.estimate.step_seconds
     assert session.undo().partitioned.strategy == before.strategy
+
+
+def test_when_nothing_fits_the_report_says_what_lives_at_the_lowest_peak():
+    from partir.viz.found import decisions_table
+
+    nothing = replace(partir.targets.get("tpu_v3"), hbm_bytes=1000.0)
+    search = Search(("data", "model"), MCTS(40), target=nothing)
+    traced("mlp").partition([search])
+
+    said = str(decisions_table(search.result))
+
+    assert "nothing that was found fits into 1.00 kB" in said
+    assert "the largest that live there:" in said
+    assert "params/" in said
+    assert "what would help:" in said
+    smallest = search.result.environment.price(search.result.smallest)
+    assert smallest.bytes <= search.result.price.bytes
