@@ -25,14 +25,16 @@ class Progress:
 class Result:
     """What a search found.
 
-    `state` is the best sequence of decisions, `price` its price, `trace` each improvement on the way. `smallest` is the state of
-    the lowest peak that was met. `finished` is False where it was interrupted.
+    `state` is the best sequence of decisions, `price` its price, `trace` each improvement on the way. `candidates` are the best
+    states that differ in meaning, `smallest` is the state of the lowest peak that was met. `finished` is False where it was
+    interrupted.
     """
 
     environment: Environment
     state: State
     price: Price
     trace: list[Progress]
+    candidates: list[State]
     smallest: State
     evaluations: int
     seconds: float
@@ -69,6 +71,7 @@ class Run:
         self.first = self.environment.evaluations
         self.best_price = self.smallest_price = self.environment.price(())
         self.smallest: State = ()
+        self.seen: dict[object, tuple[Price, State]] = {}
         self._note()
 
     @property
@@ -86,6 +89,7 @@ class Run:
     def price(self, state: State) -> Price:
         """The price of a state, noted where it is the best so far. Among equals the one of fewer decisions is better."""
         found = self.environment.price(state)
+        self.seen.setdefault(self.environment.meaning(state), (found, state))
         if found.bytes < self.smallest_price.bytes:
             self.smallest, self.smallest_price = state, found
         if (found.rank, len(state)) < (self.best_price.rank, len(self.best)):
@@ -119,7 +123,16 @@ class Run:
         state = self.pruned()
         price = self.environment.price(state)
         elapsed = time.monotonic() - self.started
-        return Result(self.environment, state, price, self.trace, self.smallest, self.evaluations, elapsed, finished)
+        others = [other for _, other in sorted(self.seen.values(), key=lambda item: item[0].rank)[:CANDIDATES]]
+        best = self.environment.meaning(state)
+        candidates = [state, *(other for other in others if self.environment.meaning(other) != best)]
+        return Result(
+            self.environment, state, price, self.trace, candidates, self.smallest, self.evaluations, elapsed, finished
+        )
+
+
+CANDIDATES = 8
+"""How many states a result keeps besides the best."""
 
 
 class Searcher(ABC):

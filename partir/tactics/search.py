@@ -73,8 +73,7 @@ class Search:
         environment = self.environment(assignment, target)
         found = (self.algorithm or MCTS()).search(environment, self.show)
         self.results.append(found)
-        states = list(dict.fromkeys([found.state, *(step.state for step in reversed(found.trace))]))[:CANDIDATES]
-        best = min(states, key=lambda state: environment.exact(state).rank)
+        best = min(found.candidates[:CANDIDATES], key=lambda state: environment.exact(state).rank)
         if not best:
             logger.warning(
                 "%s found nothing better than leaving the program as it is (%d strategies estimated on %s)",

@@ -36,7 +36,6 @@ found = "Search(('data', 'model'), MCTS(20))"
 """
 
 
-
 def test_search_prints_the_strategy_and_why(capsys):
     assert main(["search", "mlp", *SMALL]) == 0
 
