@@ -154,7 +154,7 @@ def main() -> int:
         f"scopes, of the best that any seed found there), by episodes:\n\n{curves(kinds)}\n\n"
         f"With groups: the environment takes {grouped.setup / T:.2f} T, the best is reached after {middle / T:.2f} T in the "
         f"median ({len(times)} of {SEEDS} seeds), {EPISODES[-1]} episodes take {whole / T:.2f} T, {each:.1f} ms a strategy. "
-        f"Without groups every layer is decided alone and every strategy priced on the whole program ({UNGROUPED_SEEDS} seeds of "
+        f"Without groups every layer is decided alone, every strategy priced on the whole program ({UNGROUPED_SEEDS} seeds of "
         f"{UNGROUPED_EPISODES} episodes).\n\n{prices(named, best)}"
     )
     write("bench_search", "Search", body)

@@ -20,12 +20,16 @@ from partir.errors import MeshError, ProgramError, word
 
 if TYPE_CHECKING:
     from partir.mesh import Mesh
-    from partir.stages import Partitioned
+    from partir.search import Result
+    from partir.stages import Partitioned, Schedule
     from partir.zoo import Example
 
 STEPS = 3
 ALLOWED = {"float32": 1e-5, "float64": 1e-9}
 """The relative difference that counts as agreement: of the loss in float32, of loss and parameters in float64."""
+TARGET = "tpu_v3"
+EPISODES = 100
+"""What the search at the end of the demo is for, and its budget."""
 NUDGE = 0.02
 """Standard deviation of what is added to every parameter before the first step."""
 
@@ -35,8 +39,8 @@ def add_to(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "demo",
         help="partition a transformer's training step, run it on virtual devices, compare it with one device",
-        description="Partition a Haiku and Optax GPT training step by tactics, run it on virtual CPU devices from the same "
-        "start as the unpartitioned step on one device, and compare them. Exit code 1 if they differ.",
+        description="Partition a Haiku and Optax GPT training step by tactics, and then by search, run it on virtual CPU devices "
+        "from the same start as the unpartitioned step on one device, and compare them. Exit code 1 if they differ.",
     )
     parser.add_argument("--layers", type=int, default=4, metavar="N", help="layers of the transformer (4)")
     parser.add_argument("--mesh", default=DEFAULT_MESH, metavar="AXES", help=f"one or two mesh axes ({DEFAULT_MESH})")
@@ -89,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     clock = Clock()
     with clock.stage("importing and partitioning"):
         example = model_of("gpt", settings)
-        part = partitioned(example, mesh, text)
+        part = partitioned(example, mesh, schedule_of(text))
         report = part.report()
     with clock.stage(f"compiling for {mesh.size} devices"):
         aliased = part.lower().compile().memory_analysis().alias_size_in_bytes
@@ -97,16 +101,23 @@ def run(options: argparse.Namespace) -> int:
         single = compare(example, part)
     with clock.stage(f"running {STEPS} steps in float64, and again on one device"), jax.enable_x64(True):
         wide = model_of("gpt", settings | {"dtype": "float64"})
-        double = compare(wide, partitioned(wide, mesh, text))
-    agrees = (
-        single.losses <= ALLOWED["float32"] and double.losses <= ALLOWED["float64"] and double.parameters <= ALLOWED["float64"]
+        double = compare(wide, partitioned(wide, mesh, schedule_of(text)))
+    with clock.stage(f"searching a strategy for {TARGET}, and running it in float64"):
+        result = searched(part)
+        actions = [action for decision in result.state for action in decision.actions]
+        with jax.enable_x64(True):
+            found = compare(wide, partitioned(wide, mesh, actions))
+    agrees = single.losses <= ALLOWED["float32"] and all(
+        run.losses <= ALLOWED["float64"] and run.parameters <= ALLOWED["float64"] for run in (double, found)
     )
     if options.json:
-        record = _record(part, single, double, aliased) | {"agrees": agrees, "settings": settings, "seconds": clock.seconds}
+        record = _record(part, single, double, aliased) | {"search": _search_record(result, found)}
+        record |= {"agrees": agrees, "settings": settings, "seconds": clock.seconds}
         print(json.dumps(record, indent=1))
         return 0 if agrees else 1
     print(f"\n{_model_line(example, settings)}\n")
     print(f"{report}\n\n{_arguments(part)}\n\n{_losses(single, mesh)}\n\n{_verdict(part, double, aliased, agrees)}")
+    print(f"\n{_found(result, found)}")
     if agrees:
         print(f"\n{_onwards(settings, options.mesh, text)}")
     return 0 if agrees else 1
@@ -137,12 +148,21 @@ def settings_for(layers: int, mesh: Mesh) -> dict[str, Any]:
     return sizes | ({"batch": data * -(-8 // data)} if 8 % data else {})
 
 
-def partitioned(example: Example, mesh: Mesh, schedule: str) -> Partitioned:
+def partitioned(example: Example, mesh: Mesh, schedule: Schedule) -> Partitioned:
     """The example's function, imported and partitioned."""
     from partir.api import jit
 
     step = jit(example.fun, mesh=mesh, donate_argnums=example.donate_argnums)
-    return step.trace(*example.args).partition(schedule_of(schedule))
+    return step.trace(*example.args).partition(schedule)
+
+
+def searched(part: Partitioned) -> Result:
+    """What search finds for the same function, with no tactic before it."""
+    from partir.search import MCTS
+    from partir.tactics import Search
+
+    environment = Search(part.assignment.mesh.names, target=TARGET).environment(part.start)
+    return MCTS(EPISODES).search(environment)
 
 
 def compare(example: Example, part: Partitioned) -> Comparison:
@@ -239,6 +259,21 @@ def _verdict(part: Partitioned, double: Comparison, aliased: int, agrees: bool) 
             else "THE PARTITIONED STEP DIFFERS FROM THE UNPARTITIONED STEP",
         ]
     )
+
+
+def _found(result: Result, run: Comparison) -> str:
+    from partir.viz.found import decisions_table
+
+    return (
+        f"without tactics, by search: {decisions_table(result)}\n"
+        f"run in float64 as well: losses differ by {run.losses:.1e}, parameters by up to {run.parameters:.1e}"
+    )
+
+
+def _search_record(result: Result, run: Comparison) -> dict[str, Any]:
+    from partir.viz.found import record_of
+
+    return record_of(result) | {"loss_difference": run.losses, "parameter_difference": run.parameters}
 
 
 def _onwards(settings: dict[str, Any], mesh: str, schedule: str) -> str:

@@ -53,6 +53,8 @@ def test_demo_in_a_process_of_its_own_has_the_devices_of_its_mesh() -> None:
     assert record["settings"]["batch"] == 9
     assert record["donated_bytes_per_device"] == record["aliased_bytes_per_device"] > 0
     assert record["float64"]["parameter_difference"] <= 1e-9
+    assert record["search"]["parameter_difference"] <= 1e-9
+    assert record["search"]["step_seconds"] > 0
     assert record["tactics"][0]["collectives"] == {"all_reduce": 22}
     assert {argument["path"]: argument["spec"] for argument in record["arguments"]}["batch/tokens"] == ["data"]
 
