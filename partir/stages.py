@@ -40,6 +40,7 @@ from partir.tactics.follow import followed
 from partir.tactics.pins import pins_of
 from partir.tactics.tactic import Judging
 from partir.viz import report as report_
+from partir.viz.costs import largest, priced_conflicts
 from partir.viz.difference import difference
 from partir.viz.explain import explanation
 from partir.viz.table import Table
@@ -299,9 +300,15 @@ class Partitioned:
         return report_.whole_lines(self.plan)
 
     def report(self) -> Table:
-        """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then what stayed
-        whole and why."""
+        """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
+        target, the largest costs and what the conflicts would cost the other way; then what stayed whole and why."""
         notes = report_.shortened(self.whole, "stayed whole:")
+        if self._target is not None:
+            names: dict[Action, str] = {}
+            for stage in reversed(self.stages):
+                names.update(dict.fromkeys(stage.assignment.actions, report_.call_text(stage.tactic)))
+            costs = ["the largest costs of a step:", *(f"  {line}" for line in largest(self.estimate, names))]
+            notes = [*costs, *report_.shortened(priced_conflicts(self.estimate), "conflicts, the other way:"), *notes]
         return report_.tactics_table(self.program, self.history, notes, self._target)
 
     @cached_property

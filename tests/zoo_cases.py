@@ -1,4 +1,4 @@
-"""The zoo at small size, each model with schedules that suit it, for a mesh data=4, model=2: what tables about it go through."""
+"""The zoo at small size, each model with schedules that suit it, on a mesh data=4, model=2: what tables about it go through."""
 
 from collections.abc import Callable, Mapping, Sequence
 

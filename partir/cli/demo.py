@@ -39,8 +39,8 @@ def add_to(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "demo",
         help="partition a transformer's training step, run it on virtual devices, compare it with one device",
-        description="Partition a Haiku and Optax GPT training step by tactics, and then by search, run it on virtual CPU devices "
-        "from the same start as the unpartitioned step on one device, and compare them. Exit code 1 if they differ.",
+        description="Partition a Haiku and Optax GPT training step by tactics, and then by search; run it on virtual CPU "
+        "devices from the same start as the unpartitioned step on one device, and compare. Exit code 1 if they differ.",
     )
     parser.add_argument("--layers", type=int, default=4, metavar="N", help="layers of the transformer (4)")
     parser.add_argument("--mesh", default=DEFAULT_MESH, metavar="AXES", help=f"one or two mesh axes ({DEFAULT_MESH})")

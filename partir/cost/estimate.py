@@ -367,7 +367,7 @@ def _collective(plan: Plan, move: Move) -> CollectiveCost:
     if isinstance(owed, Settlement):
         row = tables.rows[tables.producer[owed.value]]
         reason = f"{row.op.name.rsplit('.', 1)[-1]} left a sum over {' and '.join(move.axes)}"
-        action = _settled_by(assignment, tables.producer[owed.value], move.axes[0])
+        action = _made_by(assignment, tables.producer[owed.value], move.axes[0], summed=True)
     else:
         row = tables.rows[owed.row] if owed.row >= 0 else None
         wanted = "the program returns it" if row is None else f"{row.op.name.rsplit('.', 1)[-1]} reads it"
@@ -391,12 +391,12 @@ def _collective(plan: Plan, move: Move) -> CollectiveCost:
     )
 
 
-def _settled_by(assignment: Assignment, row: int, axis: str) -> Action | None:
-    """The action that cut the reduction of a row, or of the row that its sum came from."""
+def _made_by(assignment: Assignment, row: int, axis: str, *, summed: bool) -> Action | None:
+    """The action that cut a row (the reduction of it, where a sum is asked for), or the row that its operands came from."""
     tables = assignment.structure.tables
     for _ in range(len(tables.rows)):
         winner = int(assignment.winners[axis][row])
-        if winner >= 0:
+        if winner >= 0 and (assignment.classes.reduction[winner] or not summed):
             return _claim(assignment, int(assignment.classes.of_factor[winner]), axis)
         sources = [view.source for view in tables.rows[row].operands if view is not None]
         row = max((tables.producer[source] for source in sources if tables.producer[source] < row), default=-1)
@@ -409,7 +409,7 @@ def _cut_by(assignment: Assignment, value: int, axis: str) -> Action | None:
     """The action that cut a value over an axis: its argument's, or that of the row which made it."""
     tables, atoms, classes = assignment.structure.tables, assignment.structure.atoms, assignment.classes
     if value >= tables.argument_count:
-        return _settled_by(assignment, tables.producer[value], axis)
+        return _made_by(assignment, tables.producer[value], axis, summed=False)
     first, count = atoms.start[value], atoms.count_of(value)
     own = [int(c) for c in classes.of_node[first : first + count]]
     best = min(own, key=lambda c: int(assignment.claims.order[axis][c]), default=-1)

@@ -3,7 +3,7 @@
 import pytest
 
 import partir
-from partir import zoo
+from partir import DataParallel, Megatron, ZeRO, zoo
 from partir.viz.inventory import classes_table, scope_collectives_table
 from partir.viz.report import argument_bytes, arguments_table, collectives_by_scope
 
@@ -82,3 +82,20 @@ def test_nothing_partitioned_says_so(part: partir.Partitioned) -> None:
 
     assert str(scope_collectives_table(plain.plan)).startswith("no collectives")
     assert plain.report().rows[0][:2] == ("(nothing)", "0 of 114")
+
+
+def test_with_a_target_the_report_names_the_largest_costs_and_prices_conflicts():
+    example = zoo.gpt(layers=3, d_model=256, heads=4, vocab=512, seq=128, batch=16)
+    tr = partir.jit(example.fun, mesh=partir.Mesh(data=4, model=2), donate_argnums=example.donate_argnums).trace(*example.args)
+    schedule = [DataParallel("data"), Megatron("model"), ZeRO("data", stage=3)]
+
+    part = tr.partition(schedule, target="tpu_v3")
+    said = str(part.report())
+
+    at = said.index("the largest costs of a step:")
+    assert "computing dot_general in layer_*/" in said[at:]
+    assert "all_reduce over model in layer_*/" in said[at:]
+    assert "cut by Megatron('model')" in said[at:]
+    assert "conflicts, the other way:" in said[at:]
+    assert "a step would take" in said[at:]
+    assert "the largest costs" not in str(tr.partition(schedule).report())
