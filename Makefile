@@ -56,10 +56,12 @@ docs: $(RUN)
 	$(BIN)/python docs/build.py
 	$(BIN)/python docs/make_dialect.py
 
-# What is measured about correctness: every op JAX emits, and what plain jit gets wrong. Minutes, so not part of `docs`.
+# What is measured about correctness: every op JAX emits, what plain jit gets wrong, where Shardy's shardings differ. Minutes, so
+# not part of `docs`.
 ops: $(DEV)
 	$(BIN)/python docs/make_ops.py
 	$(BIN)/python benchmarks/silent_errors.py
+	$(BIN)/python benchmarks/against_shardy.py
 
 docs-check: $(RUN)
 	$(BIN)/python docs/build.py --check

@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import math
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -180,18 +178,11 @@ def traced(model: str, platform: str = "") -> Any:
 
 @dataclass
 class Prediction:
-    """A prediction and what the compiler said, with what a fit needs: seconds per kernel on each unit at its peak [3, K], and
-    how often the kernels run [K]."""
+    """A prediction and what the compiler said."""
 
     case: Case
     compiler: Any
     part: Any
-    units: np.ndarray[Any, Any]
-    runs: np.ndarray[Any, Any]
-
-    def compute_seconds(self, efficiency: np.ndarray[Any, Any]) -> float:
-        """Compute time at (matrix, vector, memory) efficiencies and an overhead for each kernel."""
-        return float((self.units / efficiency[:3, None]).max(axis=0).sum() + efficiency[3] * self.runs.sum())
 
 
 def on_machine(case: Case) -> Any:
@@ -204,51 +195,21 @@ def on_machine(case: Case) -> Any:
 
 
 def predict(case: Case, record: dict[str, Any]) -> Prediction:
-    """Judge what the compiler made; estimate it on its machine, and on machines that have only one unit of finite speed."""
+    """Judge what the compiler made, and partition the same for its machine."""
     from partir.runtime.compilers import Compilation, Memory
     from partir.runtime.judge import judge_text
-    from partir.targets import Efficiency
 
     part = on_machine(case)
-    target = part.target
     compilation = Compilation(record["text"], Memory(**record["memory"]), record["optimal_seconds"])
-    judgement = judge_text(compilation, target, part.assignment.mesh)
-    fast = {
-        "flops_per_second": dict.fromkeys(target.flops_per_second, 1e40),
-        "vector_flops_per_second": 1e40,
-        "hbm_bytes_per_second": 1e40,
-    }
-
-    def kernels(**kept: Any) -> np.ndarray[Any, Any]:
-        machine = replace(target, **(fast | kept))
-        return part.traced.partition([part.strategy], target=machine).estimate.kernel_seconds
-
-    units = [kernels(**{name: getattr(target, name)}) for name in fast]
-    runs = kernels(efficiency=Efficiency(overhead_seconds=1.0))
-    return Prediction(case, judgement, part, np.array(units), runs)
+    return Prediction(case, judge_text(compilation, part.target, part.assignment.mesh), part)
 
 
-BOUNDS = np.array([[0.05, 1.2], [0.05, 1.2], [0.05, 1.2], [0.0, 5e-6]])
-"""What a fit may say of matrix, vector and memory, and seconds for each kernel: few programs do not tell all of them apart."""
+def fitted_to(predictions: Sequence[Prediction]) -> Any:
+    """The efficiency with which compute times are nearest to the compiler's."""
+    from partir.cost.calibrate import Sample, fit
 
-
-def fit(predictions: Sequence[Prediction]) -> np.ndarray[Any, Any]:
-    """Efficiencies with the least mean error of compute time: one after the other is moved by ever smaller factors."""
-    found = np.array([0.7, 0.5, 0.7, 3e-7])
-
-    def loss(efficiency: np.ndarray[Any, Any]) -> float:
-        errors = [abs(math.log(p.compute_seconds(efficiency) / p.compiler.compute_seconds)) for p in predictions]
-        return statistics.fmean(errors)
-
-    best = loss(found)
-    for factor in (3.0, 1.7, 1.3, 1.1, 1.03, 1.01):
-        for place in [*range(4)] * 4:
-            for step in (factor, 1 / factor):
-                moved = found.copy()
-                moved[place] = min(max(moved[place] * step, BOUNDS[place, 0]), BOUNDS[place, 1])
-                if (other := loss(moved)) < best:
-                    found, best = moved, other
-    return found
+    samples = [Sample.of(p.case.key, p.compiler.compute_seconds, p.part.estimate) for p in predictions]
+    return fit(samples, fitted_on=f"the compiler's figures for {len(samples)} programs")
 
 
 # ---- reporting
@@ -283,25 +244,23 @@ def report() -> int:
             print(f"... {case.key}", file=sys.stderr, flush=True)
             by_machine[case.topology].append(predict(case, record))
     rows: list[Row] = []
-    fitted: dict[str, np.ndarray[Any, Any]] = {}
+    fitted: dict[str, Any] = {}
     for topology, predictions in by_machine.items():
         groups = sorted({p.case.group for p in predictions})
         own = [p for p in predictions if groups.index(p.case.group) % 2 == 0]
-        fitted[topology] = fit(own)
+        fitted[topology] = fitted_to(own)
         rows += [compare(p, fitted[topology], held_out=p not in own) for p in predictions]
     DOCUMENT.write_text(document(rows, fitted, refused))
     print(DOCUMENT.read_text())
     return 0
 
 
-def compare(prediction: Prediction, efficiency: np.ndarray[Any, Any], *, held_out: bool) -> Row:
+def compare(prediction: Prediction, efficiency: Any, *, held_out: bool) -> Row:
     """One program: errors relative to the compiler's figures."""
-    from partir.targets import Efficiency
     from partir.viz.verification import planned_bytes
 
     theirs, plain = prediction.compiler, prediction.part.estimate
-    reached = Efficiency(*(float(e) for e in efficiency[:3]), overhead_seconds=float(efficiency[3]), fitted_on="the other half")
-    machine = replace(plain.target, efficiency=reached)
+    machine = replace(plain.target, efficiency=efficiency)
     ours = prediction.part.traced.partition([prediction.part.strategy], target=machine).estimate
     exact = theirs.collectives == prediction.part.collectives and all(
         theirs.bytes_by_kind.get(kind, 0) <= size for kind, size in planned_bytes(plain).items()
@@ -321,7 +280,7 @@ def compare(prediction: Prediction, efficiency: np.ndarray[Any, Any], *, held_ou
     )
 
 
-def document(rows: list[Row], fitted: dict[str, np.ndarray[Any, Any]], refused: list[tuple[Case, dict[str, Any]]]) -> str:
+def document(rows: list[Row], fitted: dict[str, Any], refused: list[tuple[Case, dict[str, Any]]]) -> str:
     """docs/accuracy.md."""
     from record import table
 
@@ -345,7 +304,8 @@ def document(rows: list[Row], fitted: dict[str, np.ndarray[Any, Any]], refused: 
         f"- Programs that were not compiled for other reasons than memory: {others}.",
     ]
     efficiencies = [
-        (topology, *(f"{value:.2f}" for value in values[:3]), f"{values[3] * 1e6:.2f}") for topology, values in fitted.items()
+        (topology, f"{e.matrix:.2f}", f"{e.vector:.2f}", f"{e.memory:.2f}", f"{e.overhead_seconds * 1e6:.2f}")
+        for topology, e in fitted.items()
     ]
     each = [
         (

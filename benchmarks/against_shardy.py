@@ -40,8 +40,9 @@ computed from them alone: partir makes them again wherever they are read.
 
 *By jit* are the bytes that a device sends in a step of the program that XLA makes of the same function under `jax.jit` with
 these shardings of arguments and results, *by partir* those of partir's program: both read off the compiled text
-(`partir.judge`), each collective by the fewest bytes that its kind can do with. ZeRO gathers parameters, which is more than
-moving activations as long as the batch is as small as here; with a larger one (the rows that say so) it is less.
+(`partir.judge`), each collective by the fewest bytes that its kind can do with. ZeRO gathers parameters: where a layer has more
+of them than its small batch has activations (mlp, wide_resnet), that is more than to move activations, as Shardy's choice does;
+with a larger batch (the rows that say so) it is less.
 
 ## Why
 

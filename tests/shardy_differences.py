@@ -37,11 +37,11 @@ NUMBER = "number"
 """The attribute that an op is known by after the passes."""
 
 REASONS = {
-    "meeting": "Two dims of one op want the same axis: under ZeRO the batch and a dim of a parameter. partir gives it to the "
-    "one that was decided first, the batch, and gathers the parameter. Shardy knows no order of decisions and gave it to the "
-    "other: activations move instead.",
+    "meeting": "Two dims of one op want the same axis: under ZeRO the batch (or the edges) and a dim of a parameter or its "
+    "gradient. partir gives it to the one that was decided first, the batch; parameters are gathered, gradients scattered. "
+    "Shardy knows no order of decisions and gave it to the other: activations move instead.",
     "pending": "partir leaves a sum pending and settles it later, where several sums have become one or less is left to sum. "
-    "Shardy's propagation has no such state: the result of the op is summed.",
+    "Shardy's propagation has no such state: the result of the op is summed, whole or as a later op wants it cut.",
     "ended": "A tactic ended a dimension class here (`Cut`): the experts' before their gates, the batch's around a decoding "
     "cache. Shardy is told the shardings of arguments and results only, and takes the axis further, forwards and backwards.",
     "view": "A broadcast is no value of its own for partir: its source is brought to what the op that reads it wants, and the "

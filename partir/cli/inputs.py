@@ -12,6 +12,7 @@ from partir.errors import MeshError, ProgramError, word
 from partir.mesh import Mesh
 
 if TYPE_CHECKING:
+    from partir.cost.targets import Target
     from partir.sharding.actions import Action
     from partir.tactics import Tactic
 
@@ -39,6 +40,17 @@ def mesh_of(text: str) -> Mesh:
             )
         axes.append((name, int(size)))
     return Mesh(axes)
+
+
+def target_of(text: str) -> Target:
+    """A target by its name, or from a file that ends in `.json`. Raises TargetError for anything else.
+
+    >>> target_of("h100")
+    Target('h100': 989 TFLOP/s, 80 GB)
+    """
+    from partir import targets
+
+    return targets.load(text) if text.endswith(".json") else targets.get(text)
 
 
 def settings_of(items: Iterable[str]) -> dict[str, Any]:

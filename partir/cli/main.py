@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import partir
-from partir.cli import demo, search, show, sweep, verify
+from partir.cli import calibrate, demo, search, show, sweep, verify
 from partir.errors import PartirError
 
 
@@ -22,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
     search.add_to(commands)
     sweep.add_to(commands)
     verify.add_to(commands)
+    calibrate.add_to(commands)
     commands.add_parser("opt", add_help=False, help="read IR, run passes over it, print it (partir opt --help)")
     return top
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from partir.cli.environment import host_devices
-from partir.cli.inputs import DEFAULT_MESH, mesh_of, near, schedule_of
+from partir.cli.inputs import DEFAULT_MESH, mesh_of, near, schedule_of, target_of
 from partir.errors import SearchError, word
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings of the model: layers=4 tied=True"
     )
     parser.add_argument("--mesh", default=DEFAULT_MESH, metavar="AXES", help=f"mesh axes, major first ({DEFAULT_MESH})")
-    parser.add_argument("--target", required=True, metavar="TARGET", help="the machine: tpu_v3, h100, ... (partir.targets)")
+    parser.add_argument("--target", required=True, metavar="TARGET", help="the machine: tpu_v3, h100, ..., or a target file")
     parser.add_argument("--schedule", default="", metavar="TACTICS", help="tactics before the search, which stay as they are")
     parser.add_argument("--axes", metavar="AXES", help="the axes to decide on, all of the mesh by default: data,model")
     parser.add_argument("--scopes", metavar="SCOPES", help="decide only within these named scopes: attention-block,mlp-block")
@@ -52,7 +52,6 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Import, search, save the strategy, print."""
     host_devices(1)
-    from partir import targets
     from partir.cli.show import partitioned
     from partir.tactics import Search
     from partir.viz.found import record_of
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from partir.viz.record import record_of as tactics_record
 
     mesh = mesh_of(options.mesh)
-    target = targets.get(options.target)
+    target = target_of(options.target)
     axes = options.axes.split(",") if options.axes else list(mesh.names)
     scopes = options.scopes.split(",") if options.scopes else None
     with bar(f"searching on {target.name}") as show:

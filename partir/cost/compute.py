@@ -100,7 +100,7 @@ class Roofline:
         return _up(rows, SUBLANES) * _up(columns, unit) * _up(summed, unit) / max(1, rows * columns * summed)
 
     def seconds(self, row_cut: Floats, touched: Floats, padding: Floats | None) -> Floats:
-        """Seconds of one run of each kernel.
+        """Seconds of one run of each kernel on each unit, if it had no other work [3, K]: matrix, vector, memory.
 
         `row_cut` [R] are the devices that share each row, `touched` [K] the bytes each kernel reads and writes, `padding` the
         factors of `matrix_rows`.
@@ -113,7 +113,7 @@ class Roofline:
         on_matrix = np.bincount(part_kernel, matrix[part_row], count)
         on_vector = np.bincount(part_kernel, vector[part_row], count)
         memory = touched / (self.target.hbm_bytes_per_second * self.target.efficiency.memory)
-        return np.maximum(np.maximum(on_matrix, on_vector), memory) + self.target.efficiency.overhead_seconds
+        return np.array([on_matrix, on_vector, memory])
 
 
 def kernel_bytes(kernels: Kernels, local_bytes: Floats) -> Floats:

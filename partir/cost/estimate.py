@@ -94,7 +94,8 @@ class Estimate:
 
     `peak_bytes` is arguments, results that do not take the place of donated arguments, and temporaries at their peak.
     `step_seconds` lets collectives run beside computation as far as data and the target allow; `compute_seconds` and
-    `communication_seconds` are each alone. `communicated_bytes` is what one device sends.
+    `communication_seconds` are each alone. `communicated_bytes` is what one device sends. `unit_seconds` [3, K] are those of
+    each kernel on the matrix unit, the vector unit and in memory; the largest and the overhead are its `kernel_seconds`.
     """
 
     plan: Plan
@@ -108,6 +109,7 @@ class Estimate:
     flops: float
     communicated_bytes: float
     model: Model
+    unit_seconds: Floats
     kernel_seconds: Floats
     kernel_bytes: Floats
     row_flops: Floats
@@ -253,7 +255,8 @@ class Model:
         if target.matrix_unit > 1:
             planned = standing.row_of[roofline.matrix_rows].tolist()
             padding = roofline.padding([plan.rows[p].factor_axes for p in planned], mesh.shape)
-        seconds = roofline.seconds(row_cut, touched, padding) * kernels.times
+        units = roofline.seconds(row_cut, touched, padding) * kernels.times
+        seconds = units.max(axis=0) + target.efficiency.overhead_seconds * kernels.times
         row_flops = roofline.flops / row_cut * self.row_times
         row_flops[kernels.counted < 0] = 0.0
         arguments, results, resident = self._boundary(plan, sizes, standing)
@@ -272,6 +275,7 @@ class Model:
             float(row_flops.sum()),
             float(moved.bytes),
             self,
+            units,
             seconds,
             touched,
             row_flops,

@@ -35,6 +35,11 @@ class Wires:
     """On a torus: the smallest dim, in chips, that closes to a ring."""
 
 
+def is_positive(value: object) -> bool:
+    """Whether a value is a number, finite and above 0; True is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
 @dataclass(frozen=True)
 class Efficiency:
     """What a machine reaches of its peaks: fitted, never from a datasheet. All 1 and 0 is the datasheet itself."""
@@ -46,6 +51,15 @@ class Efficiency:
     overhead_seconds: float = 0.0
     """Added for every kernel."""
     fitted_on: str = "nothing: the datasheet's peaks"
+
+    def __post_init__(self) -> None:
+        shares = {name: getattr(self, name) for name in ("matrix", "vector", "memory", "link")}
+        wrong = [f"{name} is {value!r}, not a positive number" for name, value in shares.items() if not is_positive(value)]
+        overhead = self.overhead_seconds
+        if overhead != 0 and not is_positive(overhead):
+            wrong.append(f"overhead_seconds is {overhead!r}, neither 0 nor a positive number")
+        if wrong:
+            raise TargetError(word("this efficiency is no machine's", why="; ".join(wrong)))
 
 
 @dataclass(frozen=True)
@@ -88,11 +102,7 @@ class Target:
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        wrong = [
-            f"{name} is {value!r}, not a positive number"
-            for name, value in self.numbers()
-            if not is_number(value) or not value > 0 or math.isinf(value)
-        ]
+        wrong = [f"{name} is {value!r}, not a positive number" for name, value in self.numbers() if not is_positive(value)]
         if "f32" not in self.flops_per_second:
             wrong.append('flops_per_second has no "f32", which stands for types that are not listed')
         if self.platform not in ("tpu", "gpu", "cpu"):
@@ -245,11 +255,6 @@ def squarest(chips: int, dims: int) -> tuple[int, ...]:
         return (chips,)
     best = max(d for d in range(1, chips + 1) if chips % d == 0 and d**dims <= chips)
     return (best, *squarest(chips // best, dims - 1))
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is a number; True and False are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _REGISTRY: dict[str, Target] = {}

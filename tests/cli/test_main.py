@@ -28,7 +28,10 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["show", "--help"], ["demo", "--help"], ["verify", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["show", "--help"], ["demo", "--help"], ["verify", "--help"], ["calibrate", "--help"]],
+)
 def test_help_needs_no_jax(arguments: list[str]) -> None:
     script = (
         "import sys\nfrom partir.cli.main import main\n"
@@ -47,7 +50,7 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
 
     commands = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.MULTILINE)
-    assert commands == ["demo", "show", "search", "sweep", "verify", "opt"]
+    assert commands == ["demo", "show", "search", "sweep", "verify", "calibrate", "opt"]
 
 
 @pytest.mark.core

@@ -1,0 +1,99 @@
+"""Fit a target's efficiency to what programs took, measured or by a compiler; it serves `estimate`, never the judge."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from partir.cost.estimate import Estimate
+from partir.cost.kernels import Floats
+from partir.cost.targets import Efficiency
+from partir.errors import TargetError, word
+
+UNITS = ("matrix", "vector", "memory")
+
+BOUNDS = ((0.05, 1.2), (0.05, 1.2), (0.05, 1.2), (0.0, 5e-6))
+"""What a fit to a compiler's figures may say of matrix, vector and memory, and seconds for each kernel: few programs do not
+tell all of them apart."""
+
+MEASURED_BOUNDS = ((1e-3, 10.0), (1e-3, 10.0), (1e-3, 10.0), (0.0, 1e-3))
+"""The same for measured times: the cores of a host are not those of the datasheet, and a program may use many of them."""
+
+_DATASHEET = (1.0, 1.0, 1.0, 0.0)
+_STARTS = ((0.7, 0.5, 0.7, 3e-7), (1.0, 1.0, 1.0, 3e-9))
+_FACTORS = (3.0, 1.7, 1.3, 1.1, 1.03, 1.01)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A program that takes `seconds`: what each of its K kernels needs of each unit at the datasheet's peak, `units` [3, K] in
+    seconds of a step, and how often each runs in a step, `runs` [K]."""
+
+    name: str
+    seconds: float
+    units: Floats
+    runs: Floats
+
+    @classmethod
+    def of(cls, name: str, seconds: float, estimate: Estimate) -> Sample:
+        """A program that takes `seconds` without its collectives, and its estimate."""
+        reached = np.array([[getattr(estimate.target.efficiency, unit)] for unit in UNITS])
+        return cls(name, seconds, estimate.unit_seconds * reached, estimate.model.kernels.times)
+
+    def predicted(self, efficiency: Efficiency) -> float:
+        """Seconds that a machine of this efficiency needs, as `estimate` has them."""
+        return self.at([getattr(efficiency, unit) for unit in UNITS], efficiency.overhead_seconds)
+
+    def at(self, reached: ArrayLike, overhead: float) -> float:
+        """Seconds where the units reach these shares of their peaks [3], with this overhead for each kernel."""
+        return float((self.units / np.asarray(reached)[:, None]).max(axis=0).sum() + overhead * self.runs.sum())
+
+
+def off_by(predicted: float, seconds: float) -> float:
+    """How far a prediction is off, the same for too much and too little: 0.25 is a factor of 1.25.
+
+    >>> off_by(125.0, 100.0), off_by(100.0, 125.0)
+    (0.25, 0.25)
+    """
+    return max(predicted, seconds) / min(predicted, seconds) - 1
+
+
+def fit(samples: Sequence[Sample], fitted_on: str, bounds: Sequence[tuple[float, float]] = BOUNDS) -> Efficiency:
+    """The efficiency with the least mean error over the samples: one constant after the other is moved by ever smaller factors.
+
+    The error is the logarithm of predicted to true seconds, so that programs of all sizes count alike. A constant that the
+    samples say nothing of stays the datasheet's. `bounds` are the least and most of matrix, vector, memory and overhead; the
+    links are not fitted. Raises TargetError without samples, or for ones that take no time.
+    """
+    nothing = [sample.name for sample in samples if not (sample.seconds > 0 and sample.at((1.0, 1.0, 1.0), 0.0) > 0)]
+    if nothing or not samples:
+        why = f"{', '.join(nothing)}: no time is taken, or nothing is computed" if nothing else "there are no programs"
+        raise TargetError(word("cannot fit an efficiency", why=why, hint="larger programs"))
+
+    def error(constants: Sequence[float]) -> float:
+        return statistics.fmean(abs(math.log(s.at(constants[:3], constants[3]) / s.seconds)) for s in samples)
+
+    def bounded(place: int, value: float) -> float:
+        return min(max(value, bounds[place][0]), bounds[place][1])
+
+    found = list(min(_STARTS, key=error))
+    best = error(found)
+    for factor in _FACTORS:
+        moving = True
+        while moving:
+            moving = False
+            for place in range(4):
+                for step in (factor, 1 / factor):
+                    moved = [*found[:place], bounded(place, found[place] * step), *found[place + 1 :]]
+                    if (other := error(moved)) < best:
+                        found, best, moving = moved, other, True
+    for place in range(4):
+        plain = [*found[:place], bounded(place, _DATASHEET[place]), *found[place + 1 :]]
+        if error(plain) <= best:
+            found, best = plain, error(plain)
+    return Efficiency(*found[:3], overhead_seconds=found[3], fitted_on=fitted_on)
