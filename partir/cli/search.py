@@ -65,13 +65,13 @@ def run(options: argparse.Namespace) -> int:
     with bar(f"searching on {target.name}") as show:
         search = Search(tuple(axes), searcher_of(options), scopes, target=target, show=show)
         words = (options.model, *options.set)
-        part = partitioned(words, [*schedule_of(options.schedule), search], mesh)
+        part = partitioned(words, [*schedule_of(options.schedule), search], mesh, target)
     if options.out:
         dataclasses.replace(part.strategy, model=words).save(options.out)
         print(f"strategy of {len(part.strategy.actions)} actions saved to {options.out}", file=sys.stderr)
     assert search.result is not None
     if options.json:
-        found = tactics_record(part.history) | {"search": record_of(search.result)}
+        found = tactics_record(part.history, target) | {"search": record_of(search.result)}
         print(json.dumps(found | {"actions": part.strategy.to_json()["actions"]}, indent=1))
     else:
         print(_tables(part, search))

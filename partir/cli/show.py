@@ -40,6 +40,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--mesh", metavar="AXES", help=f"mesh axes, major first ({DEFAULT_MESH}; a strategy brings its own)")
     parser.add_argument("--schedule", default="", metavar="TACTICS", help="tactics in order: \"DataParallel('data'), ...\"")
     parser.add_argument("--strategy", metavar="FILE", help="a saved strategy, replayed before the schedule")
+    parser.add_argument("--target", metavar="TARGET", help="the machine that costs are of: tpu_v3, h100, ... (partir.targets)")
     parser.add_argument("--out", metavar="FILE", help="save the strategy")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--ir", choices=IRS, help="print this form of the program instead of the tables")
@@ -51,10 +52,11 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Import, partition, save the strategy, print."""
     host_devices(1)
+    from partir.cost import targets
     from partir.viz.record import record_of
 
     mesh = mesh_of(options.mesh) if options.mesh else None
-    needs_program = bool(options.schedule or options.ir or options.out or options.set)
+    needs_program = bool(options.schedule or options.ir or options.out or options.set or options.target)
     words, strategy = subject_of(options, needs_program=needs_program)
     if not words:
         assert strategy is not None
@@ -65,13 +67,17 @@ def run(options: argparse.Namespace) -> int:
         schedule.insert(0, strategy)
     if mesh is None:
         mesh = strategy.mesh if strategy is not None else mesh_of(DEFAULT_MESH)
-    part = partitioned(words, schedule, mesh)
+    part = partitioned(words, schedule, mesh, options.target)
     text = _ir(part, options.ir) if options.ir else ""
     if options.out:
         dataclasses.replace(part.strategy, model=words).save(options.out)
         print(f"strategy of {len(part.strategy.actions)} actions saved to {options.out}", file=sys.stderr)
     if options.json:
-        record = {"ir": options.ir, "text": text} if options.ir else record_of(part.history)
+        record = (
+            {"ir": options.ir, "text": text}
+            if options.ir
+            else record_of(part.history, targets.get(options.target) if options.target else None)
+        )
         print(json.dumps(record | {"actions": part.strategy.to_json()["actions"]}, indent=1))
     else:
         print(text if options.ir else _tables(part, every=options.all))
@@ -106,13 +112,17 @@ def subject_of(options: argparse.Namespace, *, needs_program: bool) -> tuple[tup
     return (*words, *options.set) if words else (), strategy
 
 
-def partitioned(words: tuple[str, ...], schedule: list[Any], mesh: Any) -> Partitioned:
-    """The model that the words name, partitioned."""
+def partitioned(words: tuple[str, ...], schedule: list[Any], mesh: Any, target: Any = None) -> Partitioned:
+    """The model that the words name, partitioned; its report has costs where a target is given."""
     from partir.api import jit
     from partir.cli.model import model_of
 
     example = model_of(words[0], settings_of(words[1:]))
-    return jit(example.fun, mesh=mesh, donate_argnums=example.donate_argnums).trace(*example.args).partition(schedule)
+    return (
+        jit(example.fun, mesh=mesh, donate_argnums=example.donate_argnums)
+        .trace(*example.args)
+        .partition(schedule, target=target)
+    )
 
 
 def _held(strategy: Strategy, path: str) -> str:

@@ -113,7 +113,7 @@ class Roofline:
         on_matrix = np.bincount(part_kernel, matrix[part_row], count)
         on_vector = np.bincount(part_kernel, vector[part_row], count)
         memory = touched / (self.target.hbm_bytes_per_second * self.target.efficiency.memory)
-        return np.array([on_matrix, on_vector, memory])
+        return np.array([on_matrix, on_vector, memory], dtype=np.float64)
 
 
 def kernel_bytes(kernels: Kernels, local_bytes: Floats) -> Floats:

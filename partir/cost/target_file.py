@@ -49,7 +49,7 @@ def load(path: str | os.PathLike[str]) -> Target:
         wrong.append(f'it has no "format": "{FORMAT}"')
     elif record.get("version") != VERSION:  # type: ignore[reportUnknownMemberType]
         wrong.append(f"it is of version {record.get('version')!r}, this partir reads version {VERSION}")  # type: ignore[reportUnknownMemberType]
-    target = None if wrong else _read(record.get("target"), Target, "target", wrong)  # type: ignore[reportUnknownMemberType]
+    target: Any = None if wrong else _read(record.get("target"), Target, "target", wrong)  # type: ignore[reportUnknownMemberType]
     if wrong:
         hint = "a file that partir calibrate --out or partir.targets.save wrote"
         raise TargetError(word(f"{name} is not a target file", why="; ".join(wrong), hint=hint))

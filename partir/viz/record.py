@@ -15,15 +15,15 @@ from partir.viz.inventory import argument_classes
 from partir.viz.report import argument_bytes, collectives_by_scope, conflict_lines, sharded_arguments, whole_lines
 
 
-def record_of(history: Sequence[tuple[str, Plan]]) -> dict[str, Any]:
-    """A partitioned program, given its plan after each tactic."""
+def record_of(history: Sequence[tuple[str, Plan]], target: Target | None = None) -> dict[str, Any]:
+    """A partitioned program, given its plan after each tactic; with a target, what a step costs on it."""
     plan = history[-1][1]
     assignment = plan.assignment
     program = assignment.structure.program
     return {
         "program": program.name,
         "mesh": dict(assignment.mesh.axes),
-        "tactics": tactics_record(history),
+        "tactics": tactics_record(history, target),
         "collectives": plan.collectives,
         "collectives_by_scope": collectives_by_scope(plan),
         "arguments": arguments_record(plan),

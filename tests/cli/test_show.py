@@ -174,3 +174,14 @@ def test_a_strategy_of_another_program_is_refused(tmp_path: Path, capsys: pytest
     assert "made for another program" in capsys.readouterr().err
     assert main(["show", file, "--strategy", file]) == 1
     assert "two strategies" in capsys.readouterr().err
+
+
+def test_with_a_target_costs_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", *SMALL, *BOTH, "--target", "tpu_v3"]) == 0
+    said = capsys.readouterr().out
+    assert main(["show", *SMALL, *BOTH, "--target", "tpu_v3", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+
+    assert "the largest costs of a step:" in said
+    assert record["tactics"][-1]["target"] == "tpu_v3"
+    assert record["tactics"][-1]["step_seconds"] > 0
