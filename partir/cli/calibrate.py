@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     examples = [*programs(plain, options.milliseconds / 1e3), _step(options, plain)]
     if options.topology:
         samples, notes = compiled(examples, options.topology), []
-        bounds, how = calibrate.BOUNDS, f"its compiler's figures for {where}"
+        bounds, how = calibrate.BOUNDS, f"the compiler's figures for {where}"
     else:
         samples, notes = measured(examples, plain)
         bounds, how = calibrate.MEASURED_BOUNDS, f"times on {where}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partir.cli.environment import host_devices
-from partir.cli.inputs import DEFAULT_MESH, mesh_of, schedule_of, settings_of
+from partir.cli.inputs import DEFAULT_MESH, mesh_of, schedule_of, settings_of, target_of
 from partir.errors import ProgramError, word
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--mesh", metavar="AXES", help=f"mesh axes, major first ({DEFAULT_MESH}; a strategy brings its own)")
     parser.add_argument("--schedule", default="", metavar="TACTICS", help="tactics in order: \"DataParallel('data'), ...\"")
     parser.add_argument("--strategy", metavar="FILE", help="a saved strategy, replayed before the schedule")
-    parser.add_argument("--target", metavar="TARGET", help="the machine that costs are of: tpu_v3, h100, ... (partir.targets)")
+    parser.add_argument("--target", metavar="TARGET", help="the machine that costs are of: tpu_v3, h100, ..., or a target file")
     parser.add_argument("--out", metavar="FILE", help="save the strategy")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--ir", choices=IRS, help="print this form of the program instead of the tables")
@@ -52,7 +52,6 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Import, partition, save the strategy, print."""
     host_devices(1)
-    from partir.cost import targets
     from partir.viz.record import record_of
 
     mesh = mesh_of(options.mesh) if options.mesh else None
@@ -67,17 +66,14 @@ def run(options: argparse.Namespace) -> int:
         schedule.insert(0, strategy)
     if mesh is None:
         mesh = strategy.mesh if strategy is not None else mesh_of(DEFAULT_MESH)
-    part = partitioned(words, schedule, mesh, options.target)
+    target = target_of(options.target) if options.target else None
+    part = partitioned(words, schedule, mesh, target)
     text = _ir(part, options.ir) if options.ir else ""
     if options.out:
         dataclasses.replace(part.strategy, model=words).save(options.out)
         print(f"strategy of {len(part.strategy.actions)} actions saved to {options.out}", file=sys.stderr)
     if options.json:
-        record = (
-            {"ir": options.ir, "text": text}
-            if options.ir
-            else record_of(part.history, targets.get(options.target) if options.target else None)
-        )
+        record = {"ir": options.ir, "text": text} if options.ir else record_of(part.history, target)
         print(json.dumps(record | {"actions": part.strategy.to_json()["actions"]}, indent=1))
     else:
         print(text if options.ir else _tables(part, every=options.all))

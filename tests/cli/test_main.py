@@ -49,7 +49,7 @@ def test_help_needs_no_jax(arguments: list[str]) -> None:
 def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
 
-    commands = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.MULTILINE)
+    commands = re.findall(r"^    (\w+)(?:  |$)", capsys.readouterr().out, re.MULTILINE)
     assert commands == ["demo", "show", "search", "sweep", "verify", "calibrate", "opt"]
 
 
