@@ -30,6 +30,20 @@ class _Node:
         return self.total / self.visits if self.visits else 0.0
 
 
+@dataclass(eq=False)
+class _Gains:
+    """What a decision gained in the states it was added to."""
+
+    count: int = 0
+    total: float = 0.0
+    best: float = -math.inf
+
+    def add(self, gain: float) -> None:
+        self.count += 1
+        self.total += gain
+        self.best = max(self.best, gain)
+
+
 @dataclass(frozen=True)
 class MCTS(Searcher):
     """Each episode adds one state to the tree, decides on from there, and prices where that ends.
@@ -62,7 +76,7 @@ class _Search:
         self.environment = run.environment
         self.rng = np.random.default_rng(settings.seed)
         self.start = run.environment.price(())
-        self.gains: dict[Decision, list[float]] = {}
+        self.gains: dict[Decision, _Gains] = {}
 
     def reward(self, price: Price) -> float:
         return math.log(self.start.cost / price.cost) if price.cost > 0 else 0.0
@@ -113,12 +127,12 @@ class _Search:
 
     def learn(self, decision: Decision, before: float, after: float) -> None:
         """Note what a decision gained."""
-        self.gains.setdefault(decision, []).append(after - before)
+        self.gains.setdefault(decision, _Gains()).add(after - before)
 
     def prior(self, decision: Decision) -> float:
         """The mean of what a decision gained, halfway to its best; zero where nothing is known."""
         seen = self.gains.get(decision)
-        return 0.5 * (sum(seen) / len(seen) + max(seen)) if seen else 0.0
+        return 0.5 * (seen.total / seen.count + seen.best) if seen is not None else 0.0
 
     def bound(self, parent: _Node, child: _Node) -> float:
         return child.mean + self.settings.exploration * math.sqrt(math.log(parent.visits + 1) / (child.visits + 1))

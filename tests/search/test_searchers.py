@@ -104,12 +104,17 @@ def test_a_budget_in_seconds_ends():
 
 def test_an_interrupt_gives_the_best_so_far():
     env = environment("mlp")
+    # Workers of a parallel test run ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(1.0, signal.raise_signal, [signal.SIGINT])
     timer.start()
 
-    result = MCTS(episodes=10**9).search(env)
+    try:
+        result = MCTS(episodes=10**9, seconds=60.0).search(env)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
 
-    timer.join()
     assert not result.finished
     assert result.price.rank <= env.price(()).rank
 
