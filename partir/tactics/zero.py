@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,7 +85,7 @@ class ZeRO:
             best = max(gain, key=lambda c: (gain[c], -c))
             if not gain[best]:
                 break
-            for class_ in sorted(options.keys() & {best, *self._repeated(assignment, best)}):
+            for class_ in sorted({best, *self._repeated(assignment, best, options)}):
                 own = options.pop(class_)
                 chosen.append(next(iter(own.items())))
                 covered |= set(own)
@@ -99,6 +99,9 @@ class ZeRO:
         return class_ is not None and any(part > 0 for _, _, part in assignment.classes.arguments_by_class[class_])
 
     @staticmethod
-    def _repeated(assignment: Assignment, class_: int) -> Sequence[int]:
-        group = assignment.group_of.get(class_)
-        return group.classes if group is not None else ()
+    def _repeated(assignment: Assignment, class_: int, others: Iterable[int]) -> Sequence[int]:
+        """The other classes that are the same decision in repeated layers. Where sizes tell already, no groups are looked for."""
+        sizes = assignment.classes.size
+        alike = [other for other in others if other != class_ and sizes[other] == sizes[class_]]
+        group = assignment.group_of.get(class_) if alike else None
+        return [other for other in alike if group is not None and other in group.classes]
