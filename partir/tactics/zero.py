@@ -100,7 +100,7 @@ class ZeRO:
 
     @staticmethod
     def _repeated(assignment: Assignment, class_: int, others: Iterable[int]) -> Sequence[int]:
-        """The other classes that are the same decision in repeated layers. Where sizes tell already, no groups are looked for."""
+        """The other classes that are the same decision in repeated layers. Groups are not looked for where sizes tell."""
         sizes = assignment.classes.size
         alike = [other for other in others if other != class_ and sizes[other] == sizes[class_]]
         group = assignment.group_of.get(class_) if alike else None
