@@ -195,6 +195,7 @@ _op("pad_block", lambda x: (jnp.pad(x, ((8, 0), (0, 0))), jnp.pad(x, ((0, 16), (
 _op("pad_uneven", lambda x: jnp.pad(x, ((1, 7), (3, 5)), constant_values=7.0), _draw(8, 8))
 _op("pad_block_value", lambda x: jnp.pad(x, ((8, 8), (0, 0)), constant_values=7.0), _draw(8, 8))
 _op("pad_interior", lambda x: lax.pad(x, 1.0, ((0, 0, 1), (-1, -1, 0))), _draw(8, 8))
+_op("pad_shift", lambda x: (lax.pad(x, 1.0, ((1, -1, 0), (0, 0, 0))), lax.pad(x, 1.0, ((0, 0, 0), (-2, 2, 0)))), _draw(8, 8))
 _op("pad_both_dims", lambda x: jnp.pad(x, ((8, 0), (0, 8)), constant_values=2.0), _draw(8, 8))
 _op("concatenate", lambda x, y: jnp.concatenate([x, y], 1), _draw(8, 8), _draw(8, 8))
 _op("concatenate_itself", lambda x: jnp.concatenate([x, jnp.sin(x), x]), _draw(8, 8))

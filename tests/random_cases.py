@@ -118,7 +118,10 @@ def _redrawn(case: RandomCase) -> Iterator[RandomCase]:
     if len(case.program.lines) <= 2:
         for seed in range(4):
             fresh = replace(case, seed=seed, actions=None)
-            yield replace(fresh, actions=_drawn(fresh))
+            try:
+                yield replace(fresh, actions=_drawn(fresh))
+            except Exception:  # what is left is no program: a maximum of nothing, say
+                return
 
 
 def _smaller(case: RandomCase) -> Iterator[RandomCase]:

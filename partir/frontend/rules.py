@@ -39,13 +39,16 @@ def aligned_slice(op: Operation) -> OpShardingRuleAttr | None:
 
 
 def aligned_pad(op: Operation) -> OpShardingRuleAttr | None:
-    """A pad by whole blocks, the gradient of an aligned slice: `([i, k], [])->([i, jk])`."""
+    """A pad by whole blocks, the gradient of an aligned slice: `([i, k], [])->([i, jk])`.
+
+    Any other pad shifts every place, so that its dim is one factor in the operand and another in the result, both whole: also
+    where it adds at one end what it takes away at the other (Shardy calls that the same index, as the sizes are equal).
+    """
     low, high, interior = (_ints(op, name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding"))
     small, large = _shape(op.operands[0].type), _shape(op.results[0].type)
     operand: list[list[int]] = []
     result: list[list[int]] = []
     sizes: list[int] = []
-    split = False
     for d, size in enumerate(small):
         if low[d] == high[d] == interior[d] == 0:
             operand.append([len(sizes)])
@@ -55,10 +58,11 @@ def aligned_pad(op: Operation) -> OpShardingRuleAttr | None:
             result.append([len(sizes), len(sizes) + 1])
             operand.append([len(sizes) + 1])
             sizes += [large[d] // size, size]
-            split = True
         else:
-            return None
-    return OpShardingRuleAttr.of([operand, []], [result], sizes) if split else None
+            operand.append([len(sizes)])
+            result.append([len(sizes) + 1])
+            sizes += [size, large[d]]
+    return OpShardingRuleAttr.of([operand, []], [result], sizes)
 
 
 def equal_concatenate(op: Operation) -> OpShardingRuleAttr | None:
