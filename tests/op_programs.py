@@ -203,5 +203,38 @@ _op("concatenate_uneven", lambda x, y: jnp.concatenate([x, y], 0), _draw(8, 8), 
 _op("stack", lambda x, y: jnp.stack([x, y], 1), _draw(8, 8), _draw(8, 8))
 _op("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, np.int32(0)), (2, 8)), _draw(8, 8), np.int32(5))
 _op("dynamic_slice_clamped", lambda x, i: lax.dynamic_slice(x, (i, i), (3, 4)), _draw(8, 8), np.int32(7))
+_op("dynamic_slice_then_cut", lambda x, y, i: lax.dynamic_slice(x, (i,), (4,)) * y, _draw(8), _draw(4), np.int32(7))
+_op(
+    "dynamic_slice_then_reshaped",
+    lambda x, y, i: lax.dynamic_slice(x, (i,), (8,)).reshape(4, 2) * y,
+    _draw(16),
+    _draw(4, 2),
+    np.int32(15),
+)
+_op(
+    "dynamic_update_then_cut",
+    lambda x, u, y, i: lax.dynamic_update_slice(x, u, (i,)) * y,
+    _draw(8),
+    _draw(4),
+    _draw(8),
+    np.int32(7),
+)
+_op(
+    "dynamic_update_of_slice", lambda x, y, i: lax.dynamic_update_slice(x, x[:4], (i,))[:4] * y, _draw(8), _draw(4), np.int32(2)
+)
+_op(
+    "windows_then_cut",
+    lambda x, y, i: jax.vmap(lambda j: lax.dynamic_slice(x, (j,), (4,)))(i) * y,
+    _draw(8),
+    _draw(4),
+    np.array([7, -3, 2]),
+)
+_op(
+    "window_then_cut",
+    lambda x, y, i: lax.gather(x, i, lax.GatherDimensionNumbers((0,), (), (0,)), (4,), mode="clip") * y,
+    _draw(8),
+    _draw(4),
+    np.array([7]),
+)
 _op("dynamic_update", lambda x, u, i: lax.dynamic_update_slice(x, u, (i, np.int32(0))), _draw(8, 8), _draw(2, 8), np.int32(3))
 _op("dynamic_update_row", lambda x, u, i: x.at[i].set(u), _draw(8, 8), _draw(8), np.int32(6))

@@ -36,6 +36,7 @@ from partir.dialect.spmd import (
 from partir.dialect.text import attribute_text
 from partir.errors import IRError, word
 from partir.mesh import Mesh
+from partir.runtime.starts import in_range
 
 ir: Any = bindings
 """jaxlib's MLIR bindings, untyped: their stubs and what they accept differ between versions."""
@@ -145,10 +146,15 @@ class _Emitter:
                 continue
             name = "stablehlo.optimization_barrier" if isinstance(op, BarrierOp) else op.name
             operands = [values[v] for v in op.operands]
+            if name == "stablehlo.fft":
+                operands = [self.row_major(operands[0], location)]
+            if name in ("stablehlo.dynamic_slice", "stablehlo.gather"):
+                with location:
+                    operands = in_range(op, operands)
             new = ir.Operation.create(
                 name,
                 results=[self.type(r.type) for r in op.results],
-                operands=[self.row_major(operands[0], location)] if name == "stablehlo.fft" else operands,
+                operands=operands,
                 attributes=self.attributes_of(op),
                 regions=len(op.regions),
                 loc=location,

@@ -1,0 +1,59 @@
+"""Where slices and windows start at run time, clamped as the op itself would clamp.
+
+XLA makes one slice of a slice at a running place and of the one that takes a device's part of it, and leaves out the first
+one's clamp (seen with jaxlib 0.10.2, on CPU). A start that is in range already has nothing to lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir import ir as bindings
+from jax.extend.mlir.dialects import stablehlo as hlo
+from xdsl.ir import Operation, SSAValue
+from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp
+
+from partir.dialect.constants import dtype_of
+from partir.sharding.rule import shape_of
+
+ir: Any = bindings
+
+
+def in_range(op: Operation, operands: Sequence[Any]) -> list[Any]:
+    """The operands of an op to be written, its running starts clamped where a part of its window can be cut off later."""
+    if op.name == "stablehlo.dynamic_slice":
+        bounds = zip(op.operands[1:], shape_of(op.operands[0].type), shape_of(op.results[0].type), strict=True)
+        starts = [
+            _clamped(start, x, np.array(size - window)) if window > 1 and not _is_constant(start) else x
+            for x, (start, size, window) in zip(operands[1:], bounds, strict=True)
+        ]
+        return [operands[0], *starts]
+    if isinstance(op, GatherOp):
+        windows = [int(size) for size in op.slice_sizes.get_values()]
+        dims = [dim.value.data for dim in op.dimension_numbers.start_index_map]
+        if any(windows[dim] > 1 for dim in dims) and not _is_constant(op.operands[1]):
+            table, where = shape_of(op.operands[0].type), shape_of(op.operands[1].type)
+            vector = op.dimension_numbers.index_vector_dim.value.data
+            highest = np.array([table[dim] - windows[dim] for dim in dims])
+            along = [len(dims) if d == vector else 1 for d in range(len(where))]
+            return [operands[0], _clamped(op.operands[1], operands[1], highest.reshape(along))]
+    return list(operands)
+
+
+def _is_constant(value: SSAValue) -> bool:
+    return isinstance(value.owner, Operation) and value.owner.name == "stablehlo.constant"
+
+
+def _clamped(value: SSAValue, x: Any, highest: np.ndarray[Any, Any]) -> Any:
+    """`x`, which `value` was written as, between zero and `highest`."""
+    dtype = dtype_of(value.type)
+
+    def literal(bound: np.ndarray[Any, Any]) -> Any:
+        whole = np.broadcast_to(bound, shape_of(value.type))
+        # An index type may be too narrow to say the bound; its largest number is then in range.
+        fits = np.array(np.minimum(whole, np.iinfo(dtype).max), dtype=dtype)
+        return hlo.ConstantOp(ir.DenseElementsAttr.get(fits, type=ir.RankedTensorType(x.type).element_type)).result
+
+    return hlo.ClampOp(literal(np.array(0)), x, literal(highest)).result
