@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from partir.cli.environment import host_devices
 from partir.cli.inputs import DEFAULT_MESH, mesh_of, near, schedule_of, target_of
+from partir.cli.subject import add_settings, partitioned
 from partir.errors import SearchError, word
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL", help="a model of the zoo, or module:function")
-    parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings of the model: layers=4 tied=True"
-    )
+    add_settings(parser)
     parser.add_argument("--mesh", default=DEFAULT_MESH, metavar="AXES", help=f"mesh axes, major first ({DEFAULT_MESH})")
     parser.add_argument("--target", required=True, metavar="TARGET", help="the machine: tpu_v3, h100, ..., or a target file")
     parser.add_argument("--schedule", default="", metavar="TACTICS", help="tactics before the search, which stay as they are")
@@ -52,7 +51,6 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Import, search, save the strategy, print."""
     host_devices(1)
-    from partir.cli.show import partitioned
     from partir.tactics import Search
     from partir.viz.found import record_of
     from partir.viz.progress import bar

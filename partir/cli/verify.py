@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from partir.cli.environment import host_devices
-from partir.cli.inputs import DEFAULT_MESH, mesh_of, schedule_of
+from partir.cli.subject import add_partitioning, partitioned, partitioning_of, subject_of
 
 
 def add_to(commands: Any) -> None:
@@ -31,12 +31,7 @@ topologies: tpu:KIND:2x4 (v2 v3 v4 v5e v5p v6e; chips in each direction), gpu:KI
     parser.add_argument(
         "--topology", required=True, metavar="TOPOLOGY", help="the machine to compile for: tpu:v3:2x2, gpu:h100:8"
     )
-    parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings of the model: layers=4 tied=True"
-    )
-    parser.add_argument("--mesh", metavar="AXES", help=f"mesh axes, major first ({DEFAULT_MESH}; a strategy brings its own)")
-    parser.add_argument("--schedule", default="", metavar="TACTICS", help="tactics in order: \"DataParallel('data'), ...\"")
-    parser.add_argument("--strategy", metavar="FILE", help="a saved strategy, replayed before the schedule")
+    add_partitioning(parser)
     parser.add_argument("--timeout", type=float, default=1800.0, metavar="SECONDS", help="give the compiler so long (1800)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.set_defaults(run=run)
@@ -45,14 +40,12 @@ topologies: tpu:KIND:2x4 (v2 v3 v4 v5e v5p v6e; chips in each direction), gpu:KI
 def run(options: argparse.Namespace) -> int:
     """Import, partition, compile, compare."""
     host_devices(1)
-    from partir.cli.show import partitioned, subject_of
     from partir.runtime.compilers import Topology
 
     topology = Topology.parse(options.topology)
     words, strategy = subject_of(options, needs_program=True)
-    mesh = mesh_of(options.mesh) if options.mesh else strategy.mesh if strategy is not None else mesh_of(DEFAULT_MESH)
+    mesh, schedule = partitioning_of(options, strategy)
     topology.check(mesh)
-    schedule: list[Any] = [*([strategy] if strategy is not None else []), *schedule_of(options.schedule)]
     part = partitioned(words, schedule, mesh)
     print(f"... compiling {part.program.name} for {topology}", file=sys.stderr, flush=True)
     found = part.verify(str(topology), timeout_seconds=options.timeout)

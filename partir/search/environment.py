@@ -22,6 +22,7 @@ from partir.sharding.actions import Action, Prefer, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment, Conflict, in_scope
 from partir.sharding.groups import without_numbers
 from partir.sharding.quotient import Quotient
+from partir.sharding.roles import roles_of
 
 Kind = Literal["tile", "state", "prefer"]
 
@@ -77,16 +78,13 @@ class Environment:
     parts taken once; without, each class that an argument has is a decision of its own (as in Automap without its groups),
     priced on the whole.
 
-    `parameters` are the arguments that are the model's, `forward` says which rows are its forward pass. `scopes` limits
-    decisions to classes that live in one of these scopes, `filter` to those for which it is true. `evaluations` counts the
-    states priced.
+    `scopes` limits decisions to classes that live in one of these scopes, `filter` to those for which it is true. `evaluations`
+    counts the states priced.
     """
 
     start: Assignment
     target: Target
     axes: tuple[str, ...]
-    parameters: frozenset[int]
-    forward: Sequence[bool]
     scopes: tuple[str, ...] | None = None
     filter: Callable[[Decision], bool] | None = None
     grouped: bool = True
@@ -154,7 +152,8 @@ class Environment:
         tables, classes = self.start.structure.tables, self.start.classes
         found: dict[int, set[str]] = {}
         # An optimizer's decay of its moments comes after no gradient, but after the forward pass.
-        end = next((row for row, forward in enumerate(self.forward) if not forward), len(self.forward))
+        is_forward = roles_of(self.start.structure).forward
+        end = next((row for row, forward in enumerate(is_forward) if not forward), len(is_forward))
         for row, class_ in zip(classes.row_of_factor.tolist(), classes.of_factor.tolist(), strict=True):
             if class_ >= 0 and row < end:
                 found.setdefault(class_, set()).add(tables.scope(tables.rows[row]))
@@ -185,7 +184,7 @@ class Environment:
         """Parameters of these classes kept whole, where they have other state (moments) that would then be cut alone."""
         members = {a for c in classes for a, _, _ in self.start.classes.arguments_by_class[c]}
         leaves = self.start.structure.program.signature.arguments
-        parameters = members.intersection(self.parameters)
+        parameters = members.intersection(roles_of(self.start.structure).parameters)
         if not parameters or not any(leaves[a].role == "state" for a in members - parameters):
             return ()
         names = self.start.structure.addresses.names

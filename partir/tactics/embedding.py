@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from partir.errors import NoEffectError, word
 from partir.sharding.actions import Action, Tile
 from partir.sharding.assignment import NEVER, Assignment, in_scope
-from partir.tactics.analysis import roles_of
+from partir.sharding.roles import roles_of
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from partir.dialect.kinds import CONTRACTIONS
 from partir.errors import NoEffectError, word
 from partir.sharding.actions import Action, Cut, Prefer, Tile
 from partir.sharding.assignment import NEVER, Assignment, Structure
+from partir.sharding.roles import roles_of
 from partir.sharding.tables import View
-from partir.tactics.analysis import roles_of
 from partir.tactics.data_parallel import DataParallel
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from partir.errors import NoEffectError, word
 from partir.sharding.actions import Action, Tile
 from partir.sharding.assignment import NEVER, Assignment, in_scope
-from partir.tactics.analysis import Roles, roles_of
+from partir.sharding.roles import Roles, roles_of
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from partir.errors import NoEffectError, word
 from partir.sharding.actions import Action, Cut, Prefer, Tile
 from partir.sharding.assignment import NEVER, Assignment, Structure
-from partir.tactics.analysis import roles_of
+from partir.sharding.roles import roles_of
 
 ANYWHERE = "*"
 """The scope of every op."""

@@ -13,7 +13,6 @@ from partir.search import MCTS, Decision, Environment, Result, Searcher
 from partir.search.searcher import Show
 from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment
-from partir.tactics.analysis import roles_of
 
 logger = logging.getLogger("partir")
 
@@ -61,9 +60,8 @@ class Search:
                 )
             )
         axes = (self.axes,) if isinstance(self.axes, str) else tuple(self.axes)
-        roles = roles_of(assignment.structure)
         scopes = tuple(self.scopes) if self.scopes is not None else None
-        return Environment(assignment, target, axes, frozenset(roles.parameters), roles.forward, scopes, self.filter, grouped)
+        return Environment(assignment, target, axes, scopes, self.filter, grouped)
 
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         return self.actions_on(assignment, None)

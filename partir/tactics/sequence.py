@@ -10,7 +10,7 @@ import numpy as np
 from partir.errors import NoEffectError, word
 from partir.sharding.actions import Action, Tile
 from partir.sharding.assignment import NEVER, Assignment
-from partir.tactics.analysis import roles_of
+from partir.sharding.roles import roles_of
 from partir.tactics.megatron import address
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from partir.errors import NoEffectError, ProgramError, word
 from partir.sharding.actions import Action, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment
-from partir.tactics.analysis import roles_of
+from partir.sharding.roles import roles_of
 
 ENOUGH = 0.99
 """The share of parameter bytes after which a class that shards only what is left is not worth its collectives."""

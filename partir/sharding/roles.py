@@ -1,4 +1,4 @@
-"""What tactics need to know of a program: which rows are the model's forward pass, which arguments are its parameters.
+"""What tactics and search need to know of a program: which rows are its forward pass, which arguments are its parameters.
 
 A training step is one program: forward, backward, optimizer. The optimizer is what comes after the backward pass.
 """
