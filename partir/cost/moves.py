@@ -11,7 +11,7 @@ from partir.cost.targets import Layout as Wiring
 from partir.cost.targets import Link
 from partir.cost.timeline import Transfers
 from partir.sharding.layout import Axes, Layout
-from partir.sharding.plan import Plan, Reshard, Settlement
+from partir.sharding.plan import Key, Plan, Reshard, Settlement
 from partir.sharding.reshard import Step
 
 
@@ -124,15 +124,16 @@ class _Mover:
         self.planned = plan.assignment.structure.tables
         self.found = Moves()
         self.links: dict[Axes, Link] = {}
+        self.brought: dict[object, set[int]] = {}
 
     def run(self) -> Moves:
         for settlement in self.plan.settlements.values():
             self.settle(settlement)
-        uses: dict[int, list[tuple[int, int]]] = {}
+        uses: dict[Key, list[tuple[int, int]]] = {}
         for use, key in self.plan.uses.items():
-            uses.setdefault(id(self.plan.reshards[key]), []).append(use)
-        for reshard in self.plan.reshards.values():
-            self.reshard(reshard, tuple(uses.get(id(reshard), ())))
+            uses.setdefault(key, []).append(use)
+        for key, reshard in self.plan.reshards.items():
+            self.reshard(key, reshard, tuple(uses.get(key, ())))
         return self.found
 
     def settle(self, settlement: Settlement) -> None:
@@ -144,10 +145,16 @@ class _Mover:
             self.found.intervals.add(places.after, places.after, self.sizes.padded(value, settlement.before))
         self.owe(settlement, value, settlement.before, settlement.steps, self.planned.region_of[value], places)
 
-    def reshard(self, reshard: Reshard, uses: tuple[tuple[int, int], ...]) -> None:
-        """A value brought to another layout lives from its first use to its last."""
+    def reshard(self, key: Key, reshard: Reshard, uses: tuple[tuple[int, int], ...]) -> None:
+        """A value brought to another layout lives from its first use to its last. Two planned values may stand for one value of
+        the program, for different readers of it: it is brought there once."""
         value = reshard.value
         places = self.standing.read(value, reshard.region, uses)
+        brought = self.brought.setdefault(key[1:], set())
+        twice = brought.intersection(places.values)
+        if twice:
+            places = self.standing.read(value, reshard.region, uses, frozenset(twice))
+        brought.update(places.values)
         size = self.sizes.padded(value, reshard.after)
         if any(step.kind != "all_slice" for step in reshard.steps):
             self.found.intervals.add(places.starts, places.stops, size)

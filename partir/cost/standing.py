@@ -105,9 +105,10 @@ class Standing:
                 found.before.append(max(after + 1, lists.wanted[home]))
         return found
 
-    def read(self, value: int, region: int, uses: tuple[tuple[int, int], ...]) -> Places:
-        """Where what a value stands for is brought to another layout for some uses, in a region: from the first to the last."""
-        key = value, region, uses
+    def read(self, value: int, region: int, uses: tuple[tuple[int, int], ...], without: frozenset[int] = frozenset()) -> Places:
+        """Where what a value stands for (but `without` some) is brought to another layout for some uses, in a region: from the
+        first to the last."""
+        key = value, region, uses, without
         found = self._read.get(key)
         if found is None:
             found = self._read[key] = Places()
@@ -117,6 +118,8 @@ class Standing:
                 for own_row, own_value in self._instances(row, slot, value):
                     readers.setdefault(own_value, []).append((own_row, slot))
             for own, own_uses in readers.items():
+                if own in without:
+                    continue
                 start, stop, leaves = self._extent(region, own_uses)
                 if not leaves:
                     found.starts.append(start)

@@ -2,14 +2,13 @@
 
 Rows that look the same as far as a few ops around them (same op, rule, splits, dimension groups, claims so far, neighbours)
 share a colour; of each colour the first row is kept, and reads the first value of each colour that it read. The result is a
-`Structure` like any other, so assignments and plans on it are made by the same code, with the number of times each of its
-rows and values stands in the program. Colours look `ROUNDS` ops far, a plan sometimes farther: it is a model of the program
-for comparing decisions, and what is chosen is planned once more on the whole.
+`Structure` like any other, so assignments and plans on it are made by the same code (`cost/standing.py` says where in the whole
+the things happen that a plan of it speaks of). Colours look `ROUNDS` ops far, a plan sometimes farther: it is a model of the
+program for comparing decisions, and what is chosen is planned once more on the whole.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +22,6 @@ from partir.sharding.atoms import Atoms
 from partir.sharding.classes import IntArray
 from partir.sharding.groups import without_numbers
 from partir.sharding.linear import splat_of
-from partir.sharding.plan import COLLECTIVES, Key, Plan
 from partir.sharding.tables import Control, OpRow, RegionItems, Tables, View
 
 ROUNDS = 4
@@ -32,50 +30,21 @@ ROUNDS = 4
 
 @dataclass(eq=False)
 class Quotient:
-    """`structure` is the smaller program and `start` the assignment of the whole, on it; `row_of` and `value_of` say, for each
-    row and value of the whole, which one stands for it (-1 for values that are views or made again at each use).
-    `row_counts` and `value_counts` say how many of the whole each one stands for; `sources[row, slot]` which
-    values of the whole those read there (row -1 - r for result r)."""
+    """`structure` is the smaller program and `start` the assignment of the whole, on it. `row_of`, `value_of` and `result_of`
+    say, for each row, value and result of the whole, which one stands for it (-1 for values that are views or made again at
+    each use)."""
 
     whole: Assignment
     structure: Structure
     start: Assignment
     row_of: IntArray
     value_of: IntArray
-    row_counts: IntArray
-    value_counts: IntArray
-    sources: dict[tuple[int, int], set[int]]
     result_of: IntArray
-    """For each result of the whole, the one that stands for it."""
 
     def assigned(self, other: Assignment) -> Assignment:
         """Another assignment of the whole program, as `structure` says it."""
         actions = _translated(other, self.value_of, self.structure.addresses.names)
         return Assignment(self.structure, other.mesh, actions, self.start.outputs)
-
-    def reshard_counts(self, plan: Plan) -> dict[Key, int]:
-        """How many of the whole program's reshards each one of a plan on `structure` stands for: one for each value that is
-        read so."""
-        counts = dict.fromkeys(plan.reshards, 0)
-        seen: dict[object, set[int]] = {}
-        for use, key in plan.uses.items():
-            found = seen.setdefault(key[1:], set())
-            new = self.sources[use] - found
-            counts[key] += len(new)
-            found |= new
-        return counts
-
-    def collectives(self, plan: Plan) -> dict[str, int]:
-        """Counts by kind that a plan on `structure` means for the whole program."""
-        tables = self.structure.tables
-        counts: Counter[str] = Counter()
-        for value, settlement in plan.settlements.items():
-            for step in settlement.steps:
-                counts[step.kind] += int(self.value_counts[value]) * tables.times(tables.region_of[value])
-        for key, times in self.reshard_counts(plan).items():
-            for step in plan.reshards[key].steps:
-                counts[step.kind] += times * tables.times(plan.reshards[key].region)
-        return {kind: counts[kind] for kind in COLLECTIVES if counts[kind]}
 
 
 def of(whole: Assignment) -> Quotient:
@@ -94,17 +63,8 @@ def of(whole: Assignment) -> Quotient:
     made_smaller = smaller.structure()
     outputs = tuple((smaller.results.index(result), axes) for result, axes in whole.outputs if result in smaller.results)
     start = Assignment(made_smaller, whole.mesh, _translated(whole, value_of, made_smaller.addresses.names), outputs)
-    return Quotient(
-        whole,
-        made_smaller,
-        start,
-        row_of,
-        value_of,
-        np.bincount(row_of, minlength=len(kept_rows)),
-        np.bincount(among, minlength=len(kept_values)),
-        smaller.sources(),
-        np.array(smaller.result_of, dtype=np.int64),
-    )
+    results = np.array(smaller.result_of, dtype=np.int64)
+    return Quotient(whole, made_smaller, start, row_of, value_of, results)
 
 
 def _first_of(colours: Sequence[int]) -> tuple[list[int], IntArray]:
@@ -341,20 +301,6 @@ class _Smaller:
             [(row_of[p] if p >= 0 else -1 - result_of[-1 - p], slot if slot >= 0 else -1) for p, slot in self.old.uses[value]]
             for value in self.kept_values
         ]
-
-    def sources(self) -> dict[tuple[int, int], set[int]]:
-        """The values that the rows of one colour read at each operand, and captured ones and results likewise."""
-        read: dict[tuple[int, int], set[int]] = {}
-        for row, stands in zip(self.old.rows, self.row_of.tolist(), strict=True):
-            for slot, view in enumerate(row.operands):
-                if view is not None:
-                    read.setdefault((stands, slot), set()).add(view.source)
-            for value in row.captured:
-                read.setdefault((stands, -1 - int(self.value_of[value])), set()).add(value)
-        for result, view in enumerate(self.old.outputs):
-            if view is not None:
-                read.setdefault((-1 - self.result_of[result], 0), set()).add(view.source)
-        return read
 
     def _signature(self) -> Signature:
         old = self.old.program.signature

@@ -1,13 +1,16 @@
 """A program with its repeated parts taken once says the same as the whole, and does not grow with depth."""
 
 import functools
+from collections import Counter
 
 import jax
 import pytest
 from schedules import SCHEDULES
 
 import partir
-from partir import NoEffectError, zoo
+from partir import zoo
+from partir.cost.estimate import model_of
+from partir.cost.standing import Standing
 from partir.sharding import plan, quotient
 from partir.sharding.assignment import Assignment
 from partir.sharding.quotient import Quotient
@@ -35,20 +38,30 @@ def undecided(model: str) -> Quotient:
     return quotient.of(part.assignment)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("model", MODELS)
+def counted(parts: Quotient, decided: Assignment) -> dict[str, int]:
+    """The collectives of the whole program that a plan of its parts is priced by."""
+    model = model_of(parts.whole.structure, partir.targets.get("tpu_v3"))
+    moves = model.estimate(plan.make(decided), Standing.of(model.kernels, parts)).moved
+    counts = Counter()
+    for owed in moves.owed:
+        for move in owed.moves():
+            counts[move.kind] += move.times
+    return dict(counts)
+
+
+# An MLP has no sequence, and looks nothing up.
+CASES = [(m, s) for m in MODELS for s in SCHEDULES if m != "mlp" or not s.endswith(("sequence", "embedding"))]
+
+
+@pytest.mark.parametrize(("model", "schedule"), CASES)
 def test_a_plan_on_the_parts_counts_what_the_whole_does(model, schedule):
-    try:
-        part = traced(model).partition(SCHEDULES[schedule])
-    except NoEffectError as error:
-        pytest.skip(str(error).splitlines()[0])
+    part = traced(model).partition(SCHEDULES[schedule])
     parts = undecided(model)
 
-    decided_after = parts.collectives(plan.make(parts.assigned(part.assignment)))
     decided_before = quotient.of(part.assignment)
 
-    assert decided_after == part.collectives
-    assert decided_before.collectives(plan.make(decided_before.start)) == part.collectives
+    assert counted(parts, parts.assigned(part.assignment)) == part.collectives
+    assert counted(decided_before, decided_before.start) == part.collectives
 
 
 def test_a_deeper_model_has_no_more_parts():
@@ -56,7 +69,7 @@ def test_a_deeper_model_has_no_more_parts():
         example = zoo.gpt(layers=layers, d_model=32, heads=4, vocab=64, seq=8, batch=8)
         tr = partir.jit(example.fun, mesh=partir.Mesh(data=4, model=2)).trace(*example.args)
         made = quotient.of(Assignment(tr.structure, partir.Mesh(data=4, model=2)))
-        assert made.row_counts.sum() == len(tr.structure.tables.rows)
+        assert len(made.row_of) == len(tr.structure.tables.rows)
         return len(made.structure.tables.rows)
 
     assert parts(12) == parts(6)
@@ -77,4 +90,4 @@ def test_loops_and_constraints_are_kept():
     parts = quotient.of(part.assignment)
 
     assert part.collectives
-    assert parts.collectives(plan.make(parts.start)) == part.collectives
+    assert counted(parts, parts.start) == part.collectives

@@ -271,10 +271,10 @@ def test_what_was_planned_before_changes_nothing(name, rng):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "within"), [("batch", 1e-6), ("both", 1e-6), ("both+zero3", 1e-6), ("both+sequence", 0.1)]
+    ("schedule", "within"), [("batch", 1e-6), ("both", 1e-6), ("both+zero3", 1e-6), ("both+sequence", 0.07)]
 )
 def test_a_plan_of_the_parts_has_the_price_of_the_whole(schedule, within):
-    """But where its first and last layer settle sums at other places."""
+    """But for what is alive where its first and last layer settle sums at other places."""
     example = zoo.gpt(layers=4, d_model=64, heads=4, vocab=64, seq=16, batch=8)
     traced = partir.jit(example.fun, mesh=MESH, donate_argnums=example.donate_argnums).trace(*example.args)
     whole = traced.partition(SCHEDULES[schedule]).assignment
