@@ -31,6 +31,9 @@ from partir.sharding.plan import Plan, Settlement
 from partir.sharding.spread import FactorAxes
 from partir.sharding.tables import Tables
 
+COPIED_TWICE = 4
+"""What two copies read and write."""
+
 
 @dataclass(frozen=True)
 class KernelCost:
@@ -251,6 +254,8 @@ class Model:
         moved = moves_of(plan, standing, self._wiring(mesh), sizes)
         touched = kernel_bytes(kernels, local) + np.bincount(*moved.read_more, kernels.count)
         np.maximum(touched, 0.0, out=touched)
+        arguments, results, copied, resident = self._boundary(plan, sizes, standing)
+        touched[-1:] += COPIED_TWICE * copied
         padding = None
         if target.matrix_unit > 1:
             planned = standing.row_of[roofline.matrix_rows].tolist()
@@ -259,10 +264,9 @@ class Model:
         seconds = units.max(axis=0) + target.efficiency.overhead_seconds * kernels.times
         row_flops = roofline.flops / row_cut * self.row_times
         row_flops[kernels.counted < 0] = 0.0
-        arguments, results, resident = self._boundary(plan, sizes, standing)
         for value, start, stop in kernels.copies:
             moved.intervals.add([start], [stop], local[value] / 2)
-        live = live_bytes(kernels, local, resident, moved.intervals)
+        live = live_bytes(kernels, local, resident, moved.intervals) + copied
         return Estimate(
             plan,
             target,
@@ -303,13 +307,13 @@ class Model:
         local[self.kernels.narrow] /= 2
         return local
 
-    def _boundary(self, plan: Plan, sizes: Sizes, standing: Standing) -> tuple[float, float, Ints]:
-        """Bytes of the arguments; of the results that do not go where a donated argument was; and the values whose memory those
-        of results are.
+    def _boundary(self, plan: Plan, sizes: Sizes, standing: Standing) -> tuple[float, float, float, Ints]:
+        """Bytes of the arguments; of the results that do not go where a donated argument was; of those that are copied there;
+        and the values whose memory those of results are.
 
         As JAX does: a donated argument is taken by the first result of its shape, type and sharding.
         """
-        arguments = results = 0.0
+        arguments = results = copied = 0.0
         given: dict[object, int] = defaultdict(int)
         for argument, count, donated, dtype in standing.arguments:
             layout = plan.arguments[argument]
@@ -324,8 +328,12 @@ class Model:
             key = own.dtype, layout
             taken = min(own.count, given[key])
             given[key] -= taken
-            results += (own.count - taken) * sizes.of_type(returned[own.planned].type, layout)
-        return arguments, results, np.array(resident, dtype=np.int64)
+            size = sizes.of_type(returned[own.planned].type, layout)
+            results += (own.count - taken) * size
+            brought = plan.uses.get((-1 - own.planned, 0))
+            if self.kernels.fusing.copies_state and brought is not None:
+                copied += taken * size * any(step.kind == "all_gather" for step in plan.reshards[brought].steps)
+        return arguments, results, copied, np.array(resident, dtype=np.int64)
 
 
 _models: WeakKeyDictionary[Structure, list[Model]] = WeakKeyDictionary()

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from partir.cost.epilogue import REDUCTIONS, absorbed
 from partir.cost.narrow import MATRIX, narrow_values, narrowed_in_loops
 from partir.cost.order import order_of
 from partir.dialect.kinds import is_pointwise
@@ -24,7 +25,6 @@ from partir.sharding.tables import OpRow, Tables
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-REDUCTIONS = frozenset({"stablehlo.reduce", "stablehlo.reduce_window"})
 MOVED = frozenset(
     f"stablehlo.{name}" for name in ("convert", "slice", "dynamic_slice", "pad", "concatenate", "reverse", "reduce_precision")
 )
@@ -52,9 +52,12 @@ class Fusing:
     into_matrix: bool
     narrow_operands: bool
     """Whether an f32 value that only contractions read is stored as bf16 (TPU, default precision)."""
+    copies_state: bool
+    """Whether donated state that is gathered anew at the end is copied before the step, and the new one into its place after it
+    (XLA for TPU does not write a gather over what others read)."""
 
 
-FUSINGS = {"tpu": Fusing(True, True), "gpu": Fusing(False, False), "cpu": Fusing(False, False)}
+FUSINGS = {"tpu": Fusing(True, True, True), "gpu": Fusing(False, False, False), "cpu": Fusing(False, False, False)}
 
 
 @dataclass(eq=False)
@@ -147,10 +150,9 @@ class _Builder:
         self.home = self._homes()
         self.consumers = self._consumers()
         self.fusible = [self._is_fusible(row) for row in tables.rows]
-        self.absorbed: dict[int, int] = {}
 
     def run(self) -> Kernels:
-        self._absorb()
+        self.absorbed = absorbed(self.tables, self.home, self.consumers, self.fusible, self.fusing.into_matrix)
         self.stored, self.through = self._stored()
         kernels = self._roots()
         parts, reads = self._contents(kernels)
@@ -197,35 +199,6 @@ class _Builder:
         if row.kind in ("carry", "predicate") or len(row.results) != 1 or row.op.name in NAMES_ONLY:
             return False
         return (is_pointwise(row.op) or row.op.name in MOVED) and any(view is not None for view in row.operands)
-
-    # which ops are done on the way out of a contraction or reduction
-
-    def _absorb(self) -> None:
-        """Follow what alone reads a contraction or reduction through pointwise ops of its size: they are done on the way out.
-
-        An op that could be done by several is done by the last of them.
-        """
-        rows = self.tables.rows
-        taken: dict[int, int] = {}
-        for position, row in enumerate(rows):
-            heavy = (row.op.name in MATRIX and self.fusing.into_matrix) or row.op.name in REDUCTIONS
-            if not heavy or len(row.results) != 1:
-                continue
-            value, chain = row.results[0], position
-            while True:
-                readers = {reader for reader, _ in self.consumers[value]}
-                if len(readers) != 1:
-                    break
-                reader = next(iter(readers))
-                if reader < 0 or not self.fusible[reader] or not self._same_size(value, rows[reader].results[0]):
-                    break
-                if rows[reader].region != row.region or not is_pointwise(rows[reader].op):
-                    break
-                if reader in taken:
-                    del self.absorbed[taken[reader]]
-                taken[reader] = chain
-                self.absorbed[chain] = reader
-                value, chain = rows[reader].results[0], reader
 
     def _same_size(self, a: int, b: int) -> bool:
         shapes = self.tables.shapes

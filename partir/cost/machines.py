@@ -10,6 +10,7 @@ _V4 = "Jouppi et al. 2023, TPU v4, ISCA, table 4"
 _BOOK = "Austin et al. 2025, How to Scale Your Model (jax-ml.github.io/scaling-book), chapter 2"
 _NCCL = "NVIDIA NCCL 2.28, src/graph/tuning.cc, hwLatencies of the ring, protocol LL128"
 _HOP = f"{_BOOK}: about 1 microsecond a hop"
+_LIBTPU = "libtpu 0.0.52: the collectives that it starts and ends in two places of what it compiles"
 _DCN = f"{_BOOK}: data centre network between slices; latency of the order of 10 microseconds taken"
 
 
@@ -31,6 +32,7 @@ def _tpu(
     far: float,
     sources: dict[str, str],
     unit: int = 128,
+    overlaps: tuple[str, ...] = ("all_gather", "collective_permute"),
 ) -> Target:
     """A TPU: f32 products run on the bf16 units, in as many passes as their precision asks for."""
     return Target(
@@ -46,8 +48,9 @@ def _tpu(
         cores,
         clock,
         unit,
+        overlaps=overlaps,
         device_kinds=kinds,
-        sources={"far": _DCN, **sources},
+        sources={"far": _DCN, "overlaps": _LIBTPU, **sources},
     )
 
 
@@ -108,6 +111,7 @@ TPU_V2 = _tpu(
     cores=2,
     kinds=("TPU v2",),
     far=100e9 / 8 / 8,
+    overlaps=(),
     sources={
         "flops_per_second": f"{_CACM}: 46 TFLOP/s a chip of two cores",
         "vector_flops_per_second": f"{_CACM}: 128 lanes of 8, two ALUs (they issue two of them a cycle), at 700 MHz",
@@ -135,6 +139,7 @@ TPU_V3 = _tpu(
     cores=2,
     kinds=("TPU v3",),
     far=100e9 / 8 / 8,
+    overlaps=(),
     sources={
         "flops_per_second": f"{_CACM}: 123 TFLOP/s a chip of two cores",
         "vector_flops_per_second": f"{_CACM}: 128 lanes of 8, two ALUs, at 940 MHz",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from partir.cost.collectives import Choice, best
 from partir.cost.memory import Intervals, Sizes
+from partir.cost.narrow import is_sent_narrow
 from partir.cost.standing import Places, Standing
 from partir.cost.targets import Layout as Wiring
 from partir.cost.targets import Link
@@ -116,12 +117,17 @@ def moves_of(plan: Plan, standing: Standing, wiring: Wiring, sizes: Sizes) -> Mo
     return _Mover(plan, standing, wiring, sizes).run()
 
 
+NARROW = 0.5
+"""What a bf16 copy takes of an f32 value."""
+
+
 class _Mover:
     """`sizes` and the plan speak of the planned program, places of the one it stands for."""
 
     def __init__(self, plan: Plan, standing: Standing, wiring: Wiring, sizes: Sizes) -> None:
         self.plan, self.wiring, self.sizes, self.standing = plan, wiring, sizes, standing
         self.planned = plan.assignment.structure.tables
+        self.narrows = standing.kernels.fusing.narrow_operands
         self.found = Moves()
         self.links: dict[Axes, Link] = {}
         self.brought: dict[object, set[int]] = {}
@@ -155,14 +161,19 @@ class _Mover:
         if twice:
             places = self.standing.read(value, reshard.region, uses, frozenset(twice))
         brought.update(places.values)
-        size = self.sizes.padded(value, reshard.after)
+        scale = (
+            NARROW
+            if self.narrows and reshard.steps[0].kind == "all_gather" and is_sent_narrow(self.planned, value, uses)
+            else 1.0
+        )
+        size = self.sizes.padded(value, reshard.after) * scale
         if any(step.kind != "all_slice" for step in reshard.steps):
             self.found.intervals.add(places.starts, places.stops, size)
         more = size - self.sizes.padded(value, reshard.before)
         kernels, sizes = self.found.read_more
         kernels += places.kernels
         sizes += [more] * len(places.kernels)
-        self.owe(reshard, value, reshard.before, reshard.steps, reshard.region, places)
+        self.owe(reshard, value, reshard.before, reshard.steps, reshard.region, places, scale)
 
     def owe(
         self,
@@ -172,8 +183,9 @@ class _Mover:
         steps: tuple[Step, ...],
         region: int,
         places: Places,
+        scale: float = 1.0,
     ) -> None:
-        size = self.sizes.plain(value, layout)
+        size = self.sizes.plain(value, layout) * scale
         found: list[tuple[Step, int, float, Choice]] = []
         for step in steps:
             link = self.links.get(step.axes)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import Float32Type, TensorType
 
+from partir.cost.flops import passes_of
 from partir.sharding.tables import Tables
 
 MATRIX = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
@@ -72,10 +73,19 @@ def _narrows(tables: Tables, consumers: Consumers, reader: int) -> bool:
     """Whether a row is a contraction, or slices what contractions alone read."""
     row = tables.rows[reader]
     if row.op.name == "stablehlo.dynamic_slice":
-        return bool(consumers[row.results[0]]) and all(
-            r >= 0 and tables.rows[r].op.name in MATRIX for r, _ in consumers[row.results[0]]
-        )
-    return row.op.name in MATRIX
+        return bool(consumers[row.results[0]]) and all(r >= 0 and takes_narrow(tables, r) for r, _ in consumers[row.results[0]])
+    return takes_narrow(tables, reader)
+
+
+def takes_narrow(tables: Tables, reader: int) -> bool:
+    """Whether a row is a contraction at default precision."""
+    op = tables.rows[reader].op
+    return op.name in MATRIX and passes_of(op) == 1
+
+
+def is_sent_narrow(tables: Tables, value: int, uses: Sequence[tuple[int, int]]) -> bool:
+    """Whether a value that is gathered for some uses is narrowed before: contractions alone read it."""
+    return bool(uses) and _is_f32(tables, value) and all(row >= 0 and takes_narrow(tables, row) for row, _ in uses)
 
 
 def _outermost(tables: Tables, region: int) -> int:

@@ -24,7 +24,7 @@ from partir.dialect.kinds import CALLED
 from partir.dialect.sdy import MeshAttr, OpShardingRuleAttr, ShardingConstraintOp, TensorShardingAttr
 from partir.dialect.text import context, parse_attribute
 from partir.frontend.marks import CONSTRAIN, TAG
-from partir.frontend.normalise import normalised
+from partir.frontend.normalise import exchange, normalised
 from partir.frontend.rules import rule_for
 from partir.frontend.scopes import Origins
 from partir.mesh import Mesh
@@ -93,6 +93,7 @@ class _Bridge:
         self.entry.add_op(ReturnOp(*returned))
         types = [a.type for a in self.entry.args], [v.type for v in returned]
         function = FuncOp("main", types, Region(self.entry), "public")
+        exchange(function)
         return Bridged(ModuleOp([function]), self.constants)
 
     def block(self, body: Any, values: dict[Any, SSAValue], into: Block, prefix: str) -> list[SSAValue]:

@@ -1,4 +1,5 @@
-"""What JAX's own passes leave: ops on broadcast scalars, reductions from another value than the neutral one, carried constants.
+"""What JAX's own passes leave: ops on broadcast scalars, reductions from another value than the neutral one, carried constants,
+contractions that are transposed.
 
 An op on broadcast scalars is done on the scalars first. `x / norm` and the like broadcast a scalar to the shape of every
 parameter; whatever is computed on such broadcasts alone is the same for all parameters of that shape, and CSE makes it one
@@ -18,14 +19,22 @@ again in its body in whatever layout a use wants. JAX's scan carries everything 
 
 before   %r:2 = while (%c = %cosines, %x = %start) do { ... return %c, %y }
 after    %r = while (%x = %start) do { ... return %y }                            (%cosines stands for %c and %r#0)
+
+A contraction that is only read transposed, one side's dims before the other's, is done with its operands exchanged, so that a
+weight's gradient is made as the weight lies. JAX makes it the other way round; what is put between the two, such as a
+reduce_scatter, would then fix that other order in memory, and XLA for TPU copies every weight and optimizer state to match it.
+
+before   %g = dot_general %dy, %x, contracting_dims = [0] x [0] ; %t = transpose %g, dims = [1, 0]
+after    %t = dot_general %x, %dy, contracting_dims = [0] x [0]
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import BytesAttr, DenseArrayBase, DenseIntOrFPElementsAttr, TensorType, i64
+from xdsl.dialects.builtin import ArrayAttr, BytesAttr, DenseArrayBase, DenseIntOrFPElementsAttr, TensorType, i64
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+from xdsl_jax.dialects.stablehlo.attributes import DotAlgorithmAttr, DotAttr
 
 from partir.dialect.constants import is_splat
 from partir.dialect.core import OriginAttr
@@ -33,6 +42,7 @@ from partir.dialect.kinds import LAYOUT, is_pointwise
 from partir.dialect.reduction import REDUCTIONS, combiner, is_neutral, neutral_literal
 from partir.dialect.sdy import OpShardingRuleAttr
 from partir.dialect.stablehlo import OPS
+from partir.frontend.rules import dot as dot_rule
 
 RULE = OpShardingRuleAttr.KEY
 NO_DIMS = DenseArrayBase.from_list(i64, [])
@@ -172,3 +182,65 @@ def _scalar_of(value: SSAValue) -> SSAValue | DenseIntOrFPElementsAttr | None:
         width = literal.get_element_type().compile_time_size
         return DenseIntOrFPElementsAttr(TensorType(literal.get_element_type(), ()), BytesAttr(literal.data.data[:width]))
     return None
+
+
+def exchange(module: Operation) -> None:
+    """Exchange the operands of the contractions in a module that are only read transposed so."""
+    for op in list(module.walk()):
+        source = op.operands[0] if op.name == "stablehlo.transpose" else None
+        if not isinstance(source, OpResult) or source.op.name != "stablehlo.dot_general" or not source.has_one_use():
+            continue
+        if _exchanges(source.op, op):
+            _exchange(source.op, op)
+
+
+def _exchanges(dot: Operation, transpose: Operation) -> bool:
+    """Whether a transpose puts the right side's dims of a contraction before the left side's, each in their order."""
+    numbers, permutation = dot.properties["dot_dimension_numbers"], transpose.properties["permutation"]
+    assert isinstance(numbers, DotAttr)
+    assert isinstance(permutation, DenseArrayBase)
+    left, count = dot.operands[0].type, len(permutation)
+    assert isinstance(left, TensorType)
+    batch = len(numbers.lhs_batching_dimensions)
+    ends = left.get_num_dims() - len(numbers.lhs_contracting_dimensions)
+    return permutation.get_values() == (*range(batch), *range(ends, count), *range(batch, ends))
+
+
+def _exchange(dot: Operation, transpose: Operation) -> None:
+    properties = dict(dot.properties)
+    numbers, precisions, algorithm = (properties.get(n) for n in ("dot_dimension_numbers", "precision_config", "algorithm"))
+    assert isinstance(numbers, DotAttr)
+    properties["dot_dimension_numbers"] = DotAttr(
+        numbers.rhs_batching_dimensions,
+        numbers.lhs_batching_dimensions,
+        numbers.rhs_contracting_dimensions,
+        numbers.lhs_contracting_dimensions,
+    )
+    if isinstance(precisions, ArrayAttr):
+        properties["precision_config"] = ArrayAttr(precisions.data[::-1])
+    if isinstance(algorithm, DotAlgorithmAttr):
+        properties["algorithm"] = DotAlgorithmAttr(
+            algorithm.rhs_precision_type,
+            algorithm.lhs_precision_type,
+            algorithm.accumulation_type,
+            algorithm.rhs_component_count,
+            algorithm.lhs_component_count,
+            algorithm.num_primitive_operations,
+            algorithm.allow_imprecise_accumulation,
+        )
+    new = type(dot).create(
+        operands=dot.operands[::-1],
+        result_types=[transpose.results[0].type],
+        properties=properties,
+        attributes={name: attr for name, attr in dot.attributes.items() if name != RULE},
+    )
+    rule = dot_rule(new)
+    assert rule is not None
+    new.attributes[RULE] = rule
+    block = dot.parent
+    assert block is not None
+    block.insert_op_before(new, dot)
+    transpose.results[0].replace_all_uses_with(new.results[0])
+    for old in (transpose, dot):
+        old.detach()
+        old.erase()

@@ -347,3 +347,68 @@ def test_what_only_contractions_read_is_narrow_on_a_tpu():
     narrow, kept = (partitioned(two, *args, target=target).estimate for target in ("tpu_v4", "h100"))
 
     assert narrow.temporary_bytes < 0.8 * kept.temporary_bytes
+
+
+def momentum_step(precision="default"):
+    """A training step of one matrix with momentum, and its arguments."""
+
+    def loss(params, x):
+        return jnp.sum(jnp.sin(jnp.matmul(x, params, precision=precision)))
+
+    def step(params, opt_state, x):
+        opt_state = 0.9 * opt_state + jax.grad(loss)(params, x)
+        return params - 0.1 * opt_state, opt_state
+
+    return step, (shape(1024, 512), shape(1024, 512), shape(256, 1024))
+
+
+DATA = partir.DataParallel("data")
+
+
+@pytest.mark.parametrize(("precision", "share"), [("default", 0.5), ("highest", 1.0)])
+def test_what_only_contractions_read_is_sent_narrow_on_a_tpu(precision, share):
+    step, args = momentum_step(precision)
+    schedule = [DATA, partir.ZeRO("data", stage=3)]
+
+    tpu, gpu = (
+        [
+            c.bytes
+            for c in partitioned(step, *args, schedule=schedule, target=target).estimate.collectives
+            if c.kind == "all_gather"
+        ]
+        for target in ("tpu_v4", "h100")
+    )
+
+    assert tpu == [share * size for size in gpu]
+    assert tpu
+
+
+def test_state_that_is_gathered_anew_is_copied_on_a_tpu():
+    step, args = momentum_step()
+    size = 4 * 1024 * 512
+
+    def always(target, *schedule):
+        return partitioned(step, *args, schedule=schedule, target=target, donate=(0, 1)).estimate.live.min()
+
+    gathered = DATA, partir.ZeRO("data", stage=2)
+
+    assert always("tpu_v4", *gathered) >= size > always("h100", *gathered)
+    assert always("tpu_v4", DATA) < size
+
+
+def test_a_gradient_is_stored_before_an_optimizer_reads_it():
+    step, args = momentum_step()
+
+    kernels = partitioned(step, *args, schedule=[DATA]).estimate.kernels
+
+    assert [kernel.op for kernel in kernels][-2:] == ["dot_general", "subtract"]
+    assert kernels[-1].bytes == 5 * 4 * 1024 * 512
+
+
+@pytest.mark.parametrize(
+    ("target", "stops"), [("tpu_v3", ["all_gather", "all_reduce"]), ("tpu_v5e", ["all_reduce"]), ("h100", [])]
+)
+def test_collectives_run_beside_computation_where_the_compiler_lets_them(target, stops):
+    found = targets.get(target)
+
+    assert [kind for kind in ("all_gather", "all_reduce") if kind not in found.overlaps] == stops
