@@ -1,11 +1,12 @@
 """Found strategies against experts', judged by the same judge on the real TPU compiler; writes docs/benchmarks.md.
 
-    python benchmarks/against_experts.py            all cases that have no result yet, then the table
-    python benchmarks/against_experts.py --only gpt
+    python benchmarks/against_experts.py                  all cases that have no result yet, then the table
+    python benchmarks/against_experts.py --only "gpt tpu:v3"
 
 Needs `partir[tpu]`. Each program is compiled in a process of its own; what was judged is kept in build/experts. The experts are
 pure data parallelism, data x Megatron, FSDP, and plain `jit` with FSDP's shardings as `NamedSharding`s (XLA's partitioner does
-the rest). Search prices with the estimate, compiles its best three and takes the best of them.
+the rest). Search prices with the estimate. Where its best does not beat all experts, its second and third are compiled, too;
+the best is taken.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import partir
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "build" / "experts"
@@ -27,7 +30,7 @@ MESH = {"data": 4, "model": 2}
 D, D2, M = "DataParallel('data')", "DataParallel('model')", "Megatron('model')"
 FSDP = f"{D}, {D2}, ZeRO('data', stage=3), ZeRO('model', stage=3)"
 EXPERTS = {"data parallel": f"{D}, {D2}", "data x Megatron": f"{D}, {M}", "FSDP": FSDP}
-FOUND = ("found 1", "found 2", "found 3")
+FOUND = ("found 0", "found 1", "found 2")
 
 WIDE = {"layers": 2, "d_model": 1024, "heads": 8, "vocab": 8192, "seq": 512, "batch": 32}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -37,13 +40,20 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "wide_resnet": ("wide_resnet", {"depth": 10, "batch": 256}),
     "unet": ("unet", {"blocks": 1, "batch": 64}),
     "gns": ("gns", {}),
+    "huge": ("gpt", {"layers": 2, "d_model": 6144, "heads": 48, "vocab": 32768, "seq": 1024, "batch": 32}),
 }
 TOPOLOGIES = ("tpu:v3:2x2", "tpu:v5e:2x4", "tpu:v4:2x2x2")
+CASES = [(model, topology) for topology in TOPOLOGIES for model in MODELS if model != "huge" or topology != "tpu:v4:2x2x2"]
+"""`huge` is for the machines of 16 GB a device: 1.3 billion parameters with Adam, which data parallelism alone cannot hold."""
+
+
+def _file(model: str, topology: str, strategy: str) -> Path:
+    return RESULTS / f"{model}_{topology}_{strategy}.json".replace(":", "-").replace(" ", "_")
 
 
 def judged(model: str, topology: str, strategy: str) -> dict[str, Any]:
-    """What the judge says of one program: from the file, else compiled in a child."""
-    file = RESULTS / f"{model}_{topology}_{strategy}.json".replace(":", "-").replace(" ", "_")
+    """What the judge says of one program (or what `search` finds): from the file, else made in a child."""
+    file = _file(model, topology, strategy)
     if not file.exists():
         RESULTS.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, __file__, "--one", model, topology, strategy]
@@ -56,9 +66,47 @@ def judged(model: str, topology: str, strategy: str) -> dict[str, Any]:
         made.write_text(record)
         made.replace(file)
     found = json.loads(file.read_text())
-    said = f"{found['step_seconds'] * 1e3:.3f} ms" if "error" not in found else found["error"].strip().splitlines()[-1]
+    said = (
+        found["error"].strip().splitlines()[-1]
+        if "error" in found
+        else found.get("decisions") or f"{_seconds(found) * 1e3:.3f} ms"
+    )
     print(f"... {model} {topology} {strategy}: {said}", file=sys.stderr, flush=True)
     return found
+
+
+def _seconds(record: Mapping[str, Any]) -> float:
+    return float(record.get("step_seconds", float("inf")))
+
+
+def compared(model: str, topology: str) -> tuple[dict[str, dict[str, Any]], float]:
+    """The experts' records and the seconds of the best that search found. It stops at the first that beats them all."""
+    experts = {name: judged(model, topology, name) for name in (*EXPERTS, "jit")}
+    best = min(_seconds(record) for record in experts.values())
+    own = float("inf")
+    found = judged(model, topology, "search")
+    if "error" not in found:
+        for name in FOUND[: len(found["decisions"])]:
+            own = min(own, _seconds(judged(model, topology, name)))
+            if own < best:
+                break
+    return experts, own
+
+
+def searched(model: str, topology: str, traced: Any, target: Any) -> dict[str, Any]:
+    """Find the best strategies that differ, the best first by the estimate, and keep each; the decisions behind them."""
+    from partir.tactics import Search
+
+    search = Search(("data", "model"), target=target)
+    start = traced.partition([]).assignment
+    environment = search.environment(start)
+    result = partir.search.MCTS().search(environment)
+    best = sorted(result.candidates, key=lambda state: environment.exact(state).rank)[: len(FOUND)]
+    for name, state in zip(FOUND, best, strict=False):
+        part = traced.partition([action for decision in state for action in decision.actions])
+        part.strategy.save(_file(model, topology, f"{name} strategy"))
+    decisions = [[str(decision) for decision in state] for state in best]
+    return {"decisions": decisions, "seconds": result.seconds, "evaluations": result.evaluations}
 
 
 def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
@@ -66,25 +114,18 @@ def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
     import jax
     import numpy as np
 
-    import partir
     from partir.cli.inputs import schedule_of
     from partir.runtime.compilers import Topology
-    from partir.tactics import Search
 
     where = Topology.parse(topology)
     name, settings = MODELS[model]
     example = partir.zoo.MODELS[name](**settings)
     mesh = partir.Mesh(MESH)
     traced = partir.jit(example.fun, mesh=mesh, donate_argnums=example.donate_argnums).trace(*example.args)
-    extra: dict[str, Any] = {}
+    if strategy == "search":
+        return searched(model, topology, traced, where.target)
     if strategy in FOUND:
-        search = Search(("data", "model"), target=where.target)
-        traced.partition([search])
-        assert search.result is not None
-        states = search.result.candidates
-        state = states[min(int(strategy[-1]) - 1, len(states) - 1)]
-        part = traced.partition([action for decision in state for action in decision.actions])
-        extra = {"decisions": [str(decision) for decision in state], "search_seconds": search.result.seconds}
+        part = traced.partition([partir.load_strategy(_file(model, topology, f"{strategy} strategy"))])
     else:
         part = traced.partition(schedule_of(EXPERTS.get(strategy, FSDP)))
     if strategy != "jit":
@@ -101,7 +142,7 @@ def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
         )
         step = jax.jit(example.fun, in_shardings=named[0], out_shardings=named[1], donate_argnums=example.donate_argnums)
         found = partir.judge(step.lower(*example.args).compile(), where.target)
-    return {"step_seconds": found.step_seconds, "peak_bytes": found.peak_bytes, "collectives": found.collectives, **extra}
+    return {"step_seconds": found.step_seconds, "peak_bytes": found.peak_bytes, "collectives": found.collectives}
 
 
 def main() -> int:
@@ -116,16 +157,11 @@ def main() -> int:
         return 0
     rows: list[tuple[str, ...]] = []
     ratios: list[float] = []
-    for topology in TOPOLOGIES:
-        for model in MODELS:
-            if options.only not in f"{model} {topology}":
-                continue
-            experts = {name: judged(model, topology, name) for name in (*EXPERTS, "jit")}
-            found = [judged(model, topology, name) for name in FOUND]
-            own = min((f["step_seconds"] for f in found if "error" not in f), default=float("nan"))
-            best = min(e["step_seconds"] for e in experts.values() if "error" not in e)
-            ratios.append(own / best)
-            rows.append((model, topology, *map(_cell, experts.values()), f"{own * 1e3:.2f}", f"{own / best:.3f}"))
+    for model, topology in CASES:
+        if options.only in f"{model} {topology}":
+            experts, own = compared(model, topology)
+            ratios.append(own / min(_seconds(record) for record in experts.values()))
+            rows.append((model, topology, *map(_cell, experts.values()), f"{own * 1e3:.2f}", f"{ratios[-1]:.3f}"))
     headings = (
         "model",
         "machine",
@@ -137,7 +173,8 @@ def main() -> int:
     better = sum(ratio < 1 for ratio in ratios)
     body = (
         "Step time by `partir.judge` (the compiler's cycles, collectives by the alpha-beta model), mesh data=4, model=2, "
-        "small depths. Search compiled its best three and took the best.\n\n"
+        "small depths. Where the best that search found is not better than all experts, it compiled its best three and took "
+        "the best of them.\n\n"
         f"{table(headings, rows)}\n\n"
         f"Within 2 % of the best expert in {within} of {len(ratios)}, strictly better than all in {better}; "
         f"the worst is {max(ratios):.3f}."
@@ -147,7 +184,9 @@ def main() -> int:
 
 
 def _cell(record: Mapping[str, Any]) -> str:
-    return f"{record['step_seconds'] * 1e3:.2f}" if "error" not in record else "refused"
+    if "error" not in record:
+        return f"{record['step_seconds'] * 1e3:.2f}"
+    return "does not fit" if "memory" in record["error"] else "refused"
 
 
 if __name__ == "__main__":

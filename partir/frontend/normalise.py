@@ -185,13 +185,17 @@ def _scalar_of(value: SSAValue) -> SSAValue | DenseIntOrFPElementsAttr | None:
 
 
 def exchange(module: Operation) -> None:
-    """Exchange the operands of the contractions in a module that are only read transposed so."""
+    """Exchange the operands of the contractions in a module that are only read transposed so.
+
+    Each distinct attribute is made once, as the bridge does: rules, and so repeated layers, are told apart by identity.
+    """
+    made: dict[Attribute, Attribute] = {}
     for op in list(module.walk()):
         source = op.operands[0] if op.name == "stablehlo.transpose" else None
         if not isinstance(source, OpResult) or source.op.name != "stablehlo.dot_general" or not source.has_one_use():
             continue
         if _exchanges(source.op, op):
-            _exchange(source.op, op)
+            _exchange(source.op, op, made)
 
 
 def _exchanges(dot: Operation, transpose: Operation) -> bool:
@@ -206,7 +210,7 @@ def _exchanges(dot: Operation, transpose: Operation) -> bool:
     return permutation.get_values() == (*range(batch), *range(ends, count), *range(batch, ends))
 
 
-def _exchange(dot: Operation, transpose: Operation) -> None:
+def _exchange(dot: Operation, transpose: Operation, made: dict[Attribute, Attribute]) -> None:
     properties = dict(dot.properties)
     numbers, precisions, algorithm = (properties.get(n) for n in ("dot_dimension_numbers", "precision_config", "algorithm"))
     assert isinstance(numbers, DotAttr)
@@ -231,12 +235,12 @@ def _exchange(dot: Operation, transpose: Operation) -> None:
     new = type(dot).create(
         operands=dot.operands[::-1],
         result_types=[transpose.results[0].type],
-        properties=properties,
+        properties={name: made.setdefault(attr, attr) for name, attr in properties.items()},
         attributes={name: attr for name, attr in dot.attributes.items() if name != RULE},
     )
     rule = dot_rule(new)
     assert rule is not None
-    new.attributes[RULE] = rule
+    new.attributes[RULE] = made.setdefault(rule, rule)
     block = dot.parent
     assert block is not None
     block.insert_op_before(new, dot)

@@ -7,6 +7,7 @@ import pytest
 
 import partir
 from partir.frontend.bridge import bridge
+from partir.sharding.rule import rule_of
 
 pytestmark = pytest.mark.jax
 
@@ -60,6 +61,22 @@ def test_precisions_go_with_their_operands():
 
     assert [str(v.type) for v in dot.operands] == ["tensor<4x5xf32>", "tensor<3x4xf32>"]
     assert str(dot.properties["precision_config"]) == "[#stablehlo<precision DEFAULT>, #stablehlo<precision HIGHEST>]"
+
+
+def test_what_is_exchanged_alike_has_one_rule():
+    def loss(weights, x):
+        for w in weights:
+            x = jnp.sin(x @ w)
+        return jnp.sum(x)
+
+    weights, x = [jax.ShapeDtypeStruct((8, 8), "float32")] * 4, jax.ShapeDtypeStruct((16, 8), "float32")
+    module = bridge(jax.jit(jax.grad(loss)).lower(weights, x).compiler_ir()).module
+    dots = [op for op in module.walk() if op.name == "stablehlo.dot_general"]
+    gradients = [op for op in dots if str(op.results[0].type) == "tensor<8x8xf32>"]
+
+    # Groups of repeated layers tell rules apart by identity.
+    assert len(gradients) == 4
+    assert len({id(rule_of(op)) for op in gradients}) == 1
 
 
 @pytest.mark.parametrize("case", ["read twice", "mixed dims"])
