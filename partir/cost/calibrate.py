@@ -16,9 +16,9 @@ from partir.errors import TargetError, word
 
 UNITS = ("matrix", "vector", "memory")
 
-BOUNDS = ((0.05, 1.2), (0.05, 1.2), (0.05, 1.2), (0.0, 5e-6))
-"""What a fit to a compiler's figures may say of matrix, vector and memory, and seconds for each kernel: few programs do not
-tell all of them apart."""
+BOUNDS = ((0.05, 1.0), (0.05, 1.0), (0.05, 1.0), (0.0, 1e-6))
+"""What a fit to a compiler's figures may say of matrix, vector and memory (no more than their peaks), and seconds for each
+kernel: few programs do not tell all of them apart."""
 
 MEASURED_BOUNDS = ((1e-3, 10.0), (1e-3, 10.0), (1e-3, 10.0), (0.0, 1e-3))
 """The same for measured times: the cores of a host are not those of the datasheet, and a program may use many of them."""

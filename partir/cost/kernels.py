@@ -56,8 +56,17 @@ class Fusing:
     """Whether donated state that is gathered anew at the end is copied before the step, and the new one into its place after it
     (XLA for TPU does not write a gather over what others read)."""
 
+    frees_early: bool
+    """Whether what frees memory is moved forward."""
+    in_place: bool
+    """Whether a pointwise kernel writes over an operand of its size that dies there."""
 
-FUSINGS = {"tpu": Fusing(True, True, True), "gpu": Fusing(False, False, False), "cpu": Fusing(False, False, False)}
+
+FUSINGS = {
+    "tpu": Fusing(into_matrix=True, narrow_operands=True, copies_state=True, frees_early=True, in_place=True),
+    "gpu": Fusing(into_matrix=False, narrow_operands=False, copies_state=False, frees_early=False, in_place=False),
+    "cpu": Fusing(into_matrix=False, narrow_operands=False, copies_state=False, frees_early=True, in_place=True),
+}
 
 
 @dataclass(eq=False)
@@ -380,7 +389,7 @@ class _Builder:
         if self.fusing.narrow_operands:
             narrow = narrow_values(tables, home, self.consumers, list(zip(roots, parts, strict=True)))
             in_loops = narrowed_in_loops(tables, home, self.consumers, narrow)
-        ordered, span, region = order_of(self.tables, home, roots, reads, writes, is_loop)
+        ordered, span, region = order_of(self.tables, home, roots, reads, writes, self.fusing.frees_early)
         place = np.empty(len(roots), dtype=np.int64)
         place[ordered] = np.arange(len(roots))
         maker = np.full(len(tables.values), -1, dtype=np.int64)
@@ -554,7 +563,7 @@ class _Builder:
         tables = self.tables
         over = np.full(len(tables.values), -1, dtype=np.int64)
         for k, own in enumerate(roots):
-            if not is_loop[k]:
+            if not is_loop[k] or not self.fusing.in_place:
                 continue
             dying = sorted(v for v in reads[k] if ends[v] == k and v >= tables.argument_count)
             for position in own:

@@ -1,6 +1,7 @@
 """The order in which kernels run: that of the program, but whatever frees more memory than it takes runs as soon as it can.
 
-So an optimizer updates each parameter when its gradient is there, and gradients do not pile up; compilers schedule alike.
+So an optimizer updates each parameter when its gradient is there, and gradients do not pile up; XLA schedules alike for CPU and
+TPU. For GPUs it keeps the order of the program.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ def order_of(
     roots: Sequence[Sequence[int]],
     reads: Sequence[set[int]],
     writes: Sequence[set[int]],
-    is_loop: Sequence[bool],
+    frees: bool,
 ) -> tuple[list[int], list[tuple[int, int]], list[int]]:
-    """Kernels in the order they run, the range of places of each region, and the region of each place."""
-    return _Scheduler(tables, home, roots, reads, writes, is_loop).run()
+    """Kernels in the order they run, the range of places of each region, and the region of each place. `frees`: whether what
+    frees memory runs early."""
+    return _Scheduler(tables, home, roots, reads, writes, frees).run()
 
 
 class _Scheduler:
@@ -42,13 +44,13 @@ class _Scheduler:
         roots: Sequence[Sequence[int]],
         reads: Sequence[set[int]],
         writes: Sequence[set[int]],
-        is_loop: Sequence[bool],
+        frees: bool,
     ) -> None:
         self.tables, self.home = tables, home
         self.reads, self.writes = reads, writes
         self.kernel_of = {position: kernel for kernel, own in enumerate(roots) for position in own}
         self.last_root = [max(own) for own in roots]
-        self.is_loop = is_loop
+        self.frees = frees
         self.ordered: list[int] = []
         self.region: list[int] = []
         self.span = [(0, 0)] * len(tables.parent)
@@ -153,7 +155,7 @@ class _Scheduler:
                 ready = woken.pop()
                 if id(ready) in done:
                     continue
-                if first or (waits[id(ready)] == 0 and ready.control is None and gain(ready) >= 0):
+                if first or (self.frees and waits[id(ready)] == 0 and ready.control is None and gain(ready) >= 0):
                     first = False
                     woken += run(ready)
 

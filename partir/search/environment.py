@@ -141,7 +141,7 @@ class Environment:
             seen.update(together)
             if self.scopes is not None and not self._is_inside(together):
                 continue
-            argument, dim, _ = members[0]
+            argument, dim, _ = next((member for member in members if member[2] == 0), members[0])
             repeated = f" and {len(together) - 1} like it" if len(together) > 1 else ""
             found.append((f"{names[argument]}:{dim}{repeated}", together))
         return found
@@ -237,7 +237,7 @@ class Environment:
             action = Prefer(scope, name, first[1], axis)
             if not any(action in decision.actions for decision in state):
                 found.append(Decision("prefer", axis, f"{name}:{first[1]} first in {scope}", (action,)))
-        return tuple(found)
+        return tuple(d for d in found if self.filter is None or self.filter(d))
 
     def price(self, state: State) -> Price:
         """What a state costs; each meaning is planned and estimated once."""

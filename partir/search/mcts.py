@@ -50,8 +50,9 @@ class MCTS(Searcher):
 
     First every decision is priced alone: its gain is its prior, corrected by what it gains in the states it is added to. The
     tree is walked by upper confidence bounds, and a node gets another child when it was passed often enough (`widening`). Every
-    `local`-th episode changes the best state instead: it adds, drops, swaps or moves one decision. The reward is how many times
-    better than the start a state is, as a logarithm. Deterministic by `seed`. At most two states are priced in an episode.
+    `local`-th episode changes the best state instead, to one that was not priced: it adds, drops, swaps or moves one decision.
+    The reward is how many times better than the start a state is, as a logarithm. Deterministic by `seed`. At most two states
+    are priced in an episode.
     """
 
     episodes: int = 500
@@ -94,11 +95,18 @@ class _Search:
         number = 0
         while not self.under_way.spent:
             number += 1
-            if number % self.settings.local == 0 and self.under_way.best:
-                self.price(self.changed(self.under_way.best))
+            new = self.neighbour() if number % self.settings.local == 0 else None
+            if new is not None:
+                self.price(new)
             else:
                 self.descend(root)
             self.under_way.count()
+
+    def neighbour(self) -> State | None:
+        """The best state changed to one that means something new; None where a few changes have all been seen."""
+        best, seen = self.under_way.best, self.under_way.seen
+        changes = (self.changed(best) for _ in range(CHANGES if best else 0))
+        return next((state for state in changes if self.environment.meaning(state) not in seen), None)
 
     def descend(self, root: _Node) -> None:
         path = [root]
@@ -178,6 +186,9 @@ class _Search:
         to = len(base) if new.kind == "prefer" else int(self.rng.integers(len(base) + 1))
         return (*base[:to], new, *base[to:])
 
+
+CHANGES = 8
+"""How many changes of the best state are tried before an episode goes down the tree instead."""
 
 TEMPERATURE = 0.15
 """Of the softmax over priors, in natural logarithms of the step time."""

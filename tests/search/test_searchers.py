@@ -169,6 +169,33 @@ def test_repeated_layers_are_one_decision():
     assert apart.price(()).seconds == pytest.approx(environment("gpt").price(()).seconds)
 
 
+def test_more_layers_are_not_more_to_decide():
+    def decisions(layers: int):
+        example = zoo.gpt(layers=layers, d_model=64, heads=4, vocab=256, seq=32, batch=16)
+        made = partir.jit(example.fun, mesh=partir.Mesh(data=4, model=2), donate_argnums=example.donate_argnums)
+        start = made.trace(*example.args).partition([]).assignment
+        return len(Search(("data", "model"), target="tpu_v3").environment(start).decisions)
+
+    assert decisions(4) == decisions(2)
+
+
+def test_a_filter_holds_for_all_that_is_offered():
+    env = environment("mlp", filter=lambda decision: decision.kind == "tile")
+    free = environment("mlp")
+    state = tuple(d for d in env.decisions if d.axis == "data")
+
+    assert any(decision.kind == "prefer" for decision in free.legal(state))
+    assert all(decision.kind == "tile" for decision in env.legal(state))
+
+
+def test_what_is_decided_apart_has_names_of_its_own():
+    example = zoo.gpt_decode(layers=1, batch=16)
+    start = partir.jit(example.fun, mesh=partir.Mesh(model=2)).trace(*example.args).partition([]).assignment
+    decisions = Search("model", target="tpu_v3").environment(start).decisions
+
+    assert len({(d.kind, d.name) for d in decisions}) == len(decisions)
+
+
 def test_where_memory_is_short_what_fits_is_found():
     tight = replace(partir.targets.get("tpu_v3"), hbm_bytes=environment("mlp").price(()).bytes // 3)
     search = Search(("data", "model"), MCTS(150), target=tight)
