@@ -44,7 +44,8 @@ class Sample:
     def of(cls, name: str, seconds: float, estimate: Estimate) -> Sample:
         """A program that takes `seconds` without its collectives, and its estimate."""
         reached = np.array([[getattr(estimate.target.efficiency, unit)] for unit in UNITS])
-        return cls(name, seconds, estimate.unit_seconds * reached, estimate.model.kernels.times)
+        units, runs = estimate.samples
+        return cls(name, seconds, units * reached, runs)
 
     def predicted(self, efficiency: Efficiency) -> float:
         """Seconds that a machine of this efficiency needs, as `estimate` has them."""

@@ -98,7 +98,8 @@ class Estimate:
     `peak_bytes` is arguments, results that do not take the place of donated arguments, and temporaries at their peak.
     `step_seconds` lets collectives run beside computation as far as data and the target allow; `compute_seconds` and
     `communication_seconds` are each alone. `communicated_bytes` is what one device sends. `unit_seconds` [3, K] are those of
-    each kernel on the matrix unit, the vector unit and in memory; the largest and the overhead are its `kernel_seconds`.
+    each kernel on the matrix unit, the vector unit and in memory; the largest and the overhead are its `kernel_seconds`. Copies
+    that the compiler makes for collectives are beside them.
     """
 
     plan: Plan
@@ -114,6 +115,8 @@ class Estimate:
     model: Model
     unit_seconds: Floats
     kernel_seconds: Floats
+    copied_bytes: float
+    copy_seconds: float
     kernel_bytes: Floats
     row_flops: Floats
     live: Floats
@@ -147,7 +150,7 @@ class Estimate:
 
     @cached_property
     def kernels(self) -> list[KernelCost]:
-        """Every kernel, in the order they run. Operations of an op are counted where it runs first."""
+        """Every kernel, in the order they run, and one for all copies. Operations of an op are counted where it runs first."""
         kernels, tables = self.model.kernels, self.model.tables
         own_flops = np.zeros(kernels.count)
         counted = np.flatnonzero(kernels.counted >= 0)
@@ -171,7 +174,15 @@ class Estimate:
                     float(self.kernel_bytes[k]) * times,
                 )
             )
+        if self.copied_bytes:
+            found.append(KernelCost("copy for collectives", "", "", "", 0, 1, self.copy_seconds, 0.0, self.copied_bytes))
         return found
+
+    @property
+    def samples(self) -> tuple[Floats, Floats]:
+        """Seconds of each kernel on each unit, all copies as one more [3, K + 1], and how often each runs [K + 1]."""
+        copies = np.array([[0.0], [0.0], [self.copy_seconds]])
+        return np.concatenate([self.unit_seconds, copies], axis=1), np.append(self.model.kernels.times, 0.0)
 
     @cached_property
     def collectives(self) -> list[CollectiveCost]:
@@ -254,8 +265,9 @@ class Model:
         moved = moves_of(plan, standing, self._wiring(mesh), sizes)
         touched = kernel_bytes(kernels, local) + np.bincount(*moved.read_more, kernels.count)
         np.maximum(touched, 0.0, out=touched)
-        arguments, results, copied, resident = self._boundary(plan, sizes, standing)
-        touched[-1:] += COPIED_TWICE * copied
+        arguments, results, replaced, resident = self._boundary(plan, sizes, standing)
+        copied = moved.copied + COPIED_TWICE * replaced
+        copy_seconds = copied / (target.hbm_bytes_per_second * target.efficiency.memory)
         padding = None
         if target.matrix_unit > 1:
             planned = standing.row_of[roofline.matrix_rows].tolist()
@@ -266,12 +278,12 @@ class Model:
         row_flops[kernels.counted < 0] = 0.0
         for value, start, stop in kernels.copies:
             moved.intervals.add([start], [stop], local[value] / 2)
-        live = live_bytes(kernels, local, resident, moved.intervals) + copied
+        live = live_bytes(kernels, local, resident, moved.intervals) + replaced
         return Estimate(
             plan,
             target,
-            step_seconds(seconds, moved.transfers(target.overlaps)),
-            float(seconds.sum()),
+            step_seconds(seconds, moved.transfers(target.overlaps)) + copy_seconds,
+            float(seconds.sum()) + copy_seconds,
             float(moved.seconds),
             int(arguments),
             int(results),
@@ -281,6 +293,8 @@ class Model:
             self,
             units,
             seconds,
+            copied,
+            copy_seconds,
             touched,
             row_flops,
             live,

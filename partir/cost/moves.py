@@ -83,11 +83,13 @@ class Owed:
 
 @dataclass(eq=False)
 class Moves:
-    """All collectives of a plan, the memory they take, and by how many bytes kernels read more (or less) for reshards."""
+    """All collectives of a plan, the memory they take, by how many bytes kernels read more (or less) for reshards, and the
+    bytes that are read and written to narrow what is sent."""
 
     owed: list[Owed] = field(default_factory=list[Owed])
     intervals: Intervals = field(default_factory=Intervals)
     read_more: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
+    copied: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -169,7 +171,10 @@ class _Mover:
         size = self.sizes.padded(value, reshard.after) * scale
         if any(step.kind != "all_slice" for step in reshard.steps):
             self.found.intervals.add(places.starts, places.stops, size)
-        more = size - self.sizes.padded(value, reshard.before)
+        whole = self.sizes.padded(value, reshard.before)
+        if scale < 1:
+            self.found.copied += (1 + scale) * whole * len(places.values) * self.planned.times(reshard.region)
+        more = size - whole
         kernels, sizes = self.found.read_more
         kernels += places.kernels
         sizes += [more] * len(places.kernels)
