@@ -5,11 +5,11 @@ RUN := .venv/.installed
 DEV := .venv/.installed-dev
 TPU := .venv-tpu/.installed
 
-.PHONY: help demo test test-tpu lint format docs docs-check ops notebooks bench clean
+.PHONY: help demo test test-tpu lint format docs docs-check ops notebooks bench peers clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo | test | test-tpu | lint | format | docs | docs-check | ops | notebooks | bench | clean"
+	@echo "make demo | test | test-tpu | lint | format | docs | docs-check | ops | notebooks | bench | peers | clean"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "partir needs Python 3.11 or later, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
@@ -76,6 +76,10 @@ notebooks: $(DEV)
 bench: $(RUN)
 	@for script in benchmarks/bench_*.py; do [ -e "$$script" ] || continue; \
 	  echo "$$script"; $(BIN)/python "$$script" || exit 1; done
+
+# Against what JAX could do before: the peer gets an environment of its own, for which there must be a Python 3.11. Half an hour.
+peers: $(TPU)
+	.venv-tpu/bin/python benchmarks/peers/against_auto_sharding.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache tests/filecheck/Output

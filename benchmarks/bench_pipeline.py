@@ -11,7 +11,10 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from partir.zoo import Example
 
 SIZES = {"d_model": 1024, "heads": 16, "vocab": 8192, "seq": 512, "batch": 32}
 DEPTHS = (6, 12, 24, 48, 96)
@@ -19,19 +22,16 @@ ROUNDS = 3
 BARS = {"import": 2.5, "tactic": 0.05, "lower": 4.0, "core": 6.0}
 
 
-def jax_alone(layers: int) -> dict[str, float]:
+def jax_alone(example: Example) -> dict[str, float]:
     """T: seconds of JAX's cold trace and lowering."""
     import jax
 
-    from partir.zoo import gpt
-
-    example = gpt(layers=layers, **SIZES)
     start = time.perf_counter()
     jax.jit(example.fun, keep_unused=True).trace(*example.args).lower()
     return {"T": time.perf_counter() - start}
 
 
-def partir_alone(layers: int) -> dict[str, float]:
+def partir_alone(example: Example) -> dict[str, float]:
     """Seconds of each step of partir, cold."""
     import partir
     from partir.lowering.materialise import materialise
@@ -40,7 +40,6 @@ def partir_alone(layers: int) -> dict[str, float]:
     from partir.sharding import plan
     from partir.tactics import run
 
-    example = partir.zoo.gpt(layers=layers, **SIZES)
     step = partir.jit(example.fun, mesh=partir.Mesh(data=4, model=2), schedule=[], donate_argnums=example.donate_argnums)
     clock = time.perf_counter
     start = clock()
@@ -146,7 +145,9 @@ def main() -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        measured = {"jax": jax_alone, "partir": partir_alone}[sys.argv[1]](int(sys.argv[2]))
+        from partir.zoo import gpt
+
+        measured = {"jax": jax_alone, "partir": partir_alone}[sys.argv[1]](gpt(layers=int(sys.argv[2]), **SIZES))
         print(json.dumps(measured))
     else:
         sys.exit(main())

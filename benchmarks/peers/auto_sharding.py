@@ -2,9 +2,9 @@
 
     build/peers/venv/bin/python benchmarks/peers/auto_sharding.py SETTINGS HOW OUT [PROGRAM]
 
-SETTINGS are those of `partir.zoo.gpt` as JSON. HOW is `auto`: XLA's auto-sharding (Alpa's integer program) decides; `plain`: data
-parallelism over all devices, no auto-sharding; or `given`: the device-local program in the file PROGRAM, which partir made. OUT
-gets what the TPU compiler said as gzipped JSON. `against_auto_sharding.py` starts this.
+SETTINGS are those of `partir.zoo.gpt` as JSON. HOW is `auto`: XLA's auto-sharding (Alpa's integer program) decides; `plain`:
+data parallelism over all devices, no auto-sharding; `given`: the device-local program in the file PROGRAM, which partir made.
+OUT gets what the TPU compiler said as gzipped JSON. `against_auto_sharding.py` starts this.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def main(settings: str, how: str, out: str, program: str = "") -> int:
         ins, outs = (whole, whole, cut), whole
     elif how == "given":
         step, ins, outs = given(json.loads(Path(program).read_text()), example, mesh)
-    jitted = jax.jit(step, in_shardings=ins, out_shardings=outs, donate_argnums=example.donate_argnums, keep_unused=True)
+    # Donation ties results to arguments, which adds to the integer program: left out, in the peer's favour.
+    donated = () if how == "auto" else example.donate_argnums
+    jitted = jax.jit(step, in_shardings=ins, out_shardings=outs, donate_argnums=donated, keep_unused=True)
     lowered = jitted.lower(*example.args)
     start, busy = time.perf_counter(), time.process_time()
     compiled = lowered.compile()
