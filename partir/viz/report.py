@@ -28,20 +28,26 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def call_text(item: object) -> str:
-    """A tactic as its user writes it, without what is left at its default; anything else as it prints.
+    """A tactic as its user writes it, without what is left at its default and what it keeps to itself; anything else as it
+    prints.
 
-    >>> from partir.tactics import ZeRO
+    >>> from partir.tactics import Search, ZeRO
     >>> call_text(ZeRO("data", stage=3))
     "ZeRO('data', stage=3)"
+    >>> from partir.search import MCTS
+    >>> call_text(Search("data", MCTS(20)))
+    "Search('data', algorithm=MCTS(20))"
     """
+    if isinstance(item, Target):
+        return repr(item.name)
     if not is_dataclass(item) or not repr(item).startswith(f"{type(item).__name__}("):
         return repr(item)
-    first, *rest = fields(item)
+    first, *rest = (field for field in fields(item) if field.repr and field.init)
     texts = [repr(getattr(item, first.name))]
     for field in rest:
         value = getattr(item, field.name)
         if field.default is MISSING or value != field.default:
-            texts.append(f"{field.name}={value!r}")
+            texts.append(f"{field.name}={call_text(value)}")
     return f"{type(item).__name__}({', '.join(texts)})"
 
 

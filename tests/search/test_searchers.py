@@ -270,3 +270,11 @@ def test_when_nothing_fits_the_report_says_what_lives_at_the_lowest_peak():
     assert "what would help:" in said
     smallest = search.result.environment.price(search.result.smallest)
     assert smallest.bytes <= search.result.price.bytes
+
+
+def test_a_report_names_a_search_as_its_user_wrote_it():
+    example = zoo.mlp()
+    traced = partir.jit(example.fun, mesh=partir.Mesh(data=4, model=2)).trace(*example.args)
+    part = traced.partition([Search(("data", "model"), MCTS(20))], target="tpu_v3")
+
+    assert part.report().rows[0][0] == "Search(('data', 'model'), algorithm=MCTS(20))"
