@@ -163,11 +163,8 @@ class _Mover:
         if twice:
             places = self.standing.read(value, reshard.region, uses, frozenset(twice))
         brought.update(places.values)
-        scale = (
-            NARROW
-            if self.narrows and reshard.steps[0].kind == "all_gather" and is_sent_narrow(self.planned, value, uses)
-            else 1.0
-        )
+        gathers = any(step.kind == "all_gather" for step in reshard.steps)
+        scale = NARROW if gathers and self.narrows and is_sent_narrow(self.planned, value, uses) else 1.0
         size = self.sizes.padded(value, reshard.after) * scale
         if any(step.kind != "all_slice" for step in reshard.steps):
             self.found.intervals.add(places.starts, places.stops, size)

@@ -383,6 +383,19 @@ def test_what_only_contractions_read_is_sent_narrow_on_a_tpu(precision, share):
     assert tpu
 
 
+@pytest.mark.parametrize("name", ["both+zero3", "both+sequence"])
+def test_an_axis_of_one_device_costs_nothing(name):
+    step, args = momentum_step()
+    small = zoo.gpt(layers=1, d_model=32, heads=4, vocab=64, seq=16, batch=8)
+
+    for fun, given in ((step, args), (small.fun, small.args)):
+        traced = partir.jit(fun, mesh=partir.Mesh(data=1, model=1)).trace(*given)
+        schedule = SCHEDULES[name] if fun is small.fun else [DATA, partir.ZeRO("data", stage=3)]
+        found = traced.partition(schedule, target="tpu_v4").estimate
+        assert found.communication_seconds == 0
+        assert found.copied_bytes == 0
+
+
 def test_state_that_is_gathered_anew_is_copied_on_a_tpu():
     step, args = momentum_step()
     size = 4 * 1024 * 512
