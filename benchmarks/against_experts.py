@@ -2,6 +2,7 @@
 
     python benchmarks/against_experts.py                  all cases that have no result yet, then the table
     python benchmarks/against_experts.py --only "gpt tpu:v3"
+    python benchmarks/against_experts.py --kept           only the table, of the cases that have all their results
 
 Needs `partir[tpu]`. Each program is compiled in a process of its own; what was judged is kept in build/experts. The experts are
 pure data parallelism, data x Megatron, FSDP, and plain `jit` with FSDP's shardings as `NamedSharding`s (XLA's partitioner does
@@ -150,6 +151,7 @@ def main() -> int:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
+    parser.add_argument("--kept", action="store_true")
     parser.add_argument("--one", nargs=3)
     options = parser.parse_args()
     if options.one:
@@ -158,7 +160,8 @@ def main() -> int:
     rows: list[tuple[str, ...]] = []
     ratios: list[float] = []
     for model, topology in CASES:
-        if options.only in f"{model} {topology}":
+        complete = all(_file(model, topology, name).exists() for name in (*EXPERTS, "jit", "search", FOUND[0]))
+        if options.only in f"{model} {topology}" and (complete or not options.kept):
             experts, own = compared(model, topology)
             ratios.append(own / min(_seconds(record) for record in experts.values()))
             rows.append((model, topology, *map(_cell, experts.values()), f"{own * 1e3:.2f}", f"{ratios[-1]:.3f}"))
@@ -186,7 +189,7 @@ def main() -> int:
 def _cell(record: Mapping[str, Any]) -> str:
     if "error" not in record:
         return f"{record['step_seconds'] * 1e3:.2f}"
-    return "does not fit" if "memory" in record["error"] else "refused"
+    return "does not fit" if "memory" in record["error"] or "error_1000" in record["error"] else "refused"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr
-from xdsl.ir import Operation
+from xdsl.ir import Attribute, Operation
 
 from partir.dialect.kinds import LAYOUT, is_pointwise
 from partir.dialect.stablehlo_attributes import ConvDimensionNumbersAttr
@@ -97,7 +97,12 @@ def work_of(row: OpRow) -> Work:
 
 def passes_of(op: Operation) -> int:
     """How many bf16 products one f32 product takes: 1 at DEFAULT precision, 3 at HIGH, 6 at HIGHEST."""
-    text = str(op.properties.get("precision_config", ""))
+    return _passes(op.properties.get("precision_config"))
+
+
+@cache
+def _passes(precision: Attribute | None) -> int:
+    text = str(precision)
     return 6 if "HIGHEST" in text else 3 if "HIGH" in text else 1
 
 

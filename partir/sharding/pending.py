@@ -170,6 +170,9 @@ def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, 
     """
     tables = assignment.structure.tables
     readers = tables.readers
+    first = min(readers[value], default=-1)
+    if first < 0 or not _goes_on(tables.rows[first], axis, possible):
+        return None  # most end here, before any set is made
     through = [value]
     frontier = {value}
     passed: set[int] = set()
@@ -178,7 +181,7 @@ def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, 
         if not rows or rows[0] < 0:
             return None
         row = tables.rows[rows[0]]
-        if len(row.results) != 1 or axis not in possible.get(row.results[0], {}):
+        if not _goes_on(row, axis, possible):
             return None
         result = row.results[0]
         read = {view.source for view in row.operands if view is not None}
@@ -190,3 +193,8 @@ def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, 
         frontier = {v for v in frontier if any(position not in passed for position in readers[v])} | {result}
         through.append(result)
     return None
+
+
+def _goes_on(row: OpRow, axis: str, possible: dict[int, Sums]) -> bool:
+    """Whether what a row makes may be pending, too."""
+    return len(row.results) == 1 and axis in possible.get(row.results[0], {})
