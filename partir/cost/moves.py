@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from partir.cost.collectives import Choice, best
 from partir.cost.memory import Intervals, Sizes
@@ -142,7 +142,32 @@ class _Mover:
             uses.setdefault(key, []).append(use)
         for key, reshard in self.plan.reshards.items():
             self.reshard(key, reshard, tuple(uses.get(key, ())))
+        self.send_together()
         return self.found
+
+    def send_together(self) -> None:
+        """XLA makes one all_reduce of all that wait for no other: together they take as long as one of all their bytes."""
+        groups: dict[tuple[object, ...], list[Owed]] = {}
+        every, self.found.owed = self.found.owed, []
+        for owed in every:
+            step = owed.steps[0][0]
+            if len(owed.steps) > 1 or step.kind != "all_reduce" or not isinstance(owed.owed, Settlement):
+                self.found.owed.append(owed)
+                continue
+            free, bound = self.standing.apart(owed.places)
+            if bound.values:
+                self.found.owed.append(replace(owed, places=bound))
+            if free.values:
+                self.found.owed.append(replace(owed, places=free))
+                groups.setdefault((step.axes, step.reduction, owed.times), []).append(self.found.owed[-1])
+        for together in groups.values():
+            counts = [len(owed.places.values) for owed in together]
+            each = [owed.steps[0] for owed in together]
+            alone = sum([choice.seconds * count for (_, _, _, choice), count in zip(each, counts, strict=True)])
+            size = sum([size * count for (_, _, size, _), count in zip(each, counts, strict=True)])
+            share = best("all_reduce", size, self.links[each[0][0].axes]).seconds / alone if alone else 1.0
+            for owed, (step, devices, own, choice) in zip(together, each, strict=True):
+                owed.steps = [(step, devices, own, replace(choice, seconds=choice.seconds * min(1.0, share)))]
 
     def settle(self, settlement: Settlement) -> None:
         """What a value was before is memory until it is settled, and where it would not have been stored, what it is after."""

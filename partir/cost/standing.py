@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from partir.cost.kernels import Ints, Kernels
+from partir.cost.narrow import MATRIX
 from partir.sharding.quotient import Quotient
 from partir.sharding.tables import Tables
 
@@ -77,6 +78,39 @@ class Standing:
         if self._stored is None:
             self._stored = sorted(set(self.value_of[values].tolist()) - {-1})
         return self._stored
+
+    @cached_property
+    def waits_for_none(self) -> list[bool]:
+        """By value of the program, whether no contraction is computed of it: gradients, and sums for results. Sums of those do
+        not wait for each other, so a compiler sends them together."""
+        tables = self.kernels.tables
+        feeds = [False] * len(tables.values)
+        found = True
+        while found:  # a body hands back what it reads
+            found = False
+            for row in reversed(tables.rows):
+                if row.op.name in MATRIX or any(feeds[result] for result in row.results):
+                    for value in (*(view.source for view in row.operands if view is not None), *row.captured):
+                        found = found or not feeds[value]
+                        feeds[value] = True
+        return [not feed for feed in feeds]
+
+    def apart(self, places: Places) -> tuple[Places, Places]:
+        """The places of sums that wait for no other, and the rest."""
+        known = self._apart.get(id(places))
+        if known is None:
+            parts = Places(), Places()
+            for value, after, before in zip(places.values, places.after, places.before, strict=True):
+                part = parts[not self.waits_for_none[value]]
+                part.values.append(value)
+                part.after.append(after)
+                part.before.append(before)
+            known = self._apart[id(places)] = places, parts
+        return known[1]
+
+    @cached_property
+    def _apart(self) -> dict[int, tuple[Places, tuple[Places, Places]]]:
+        return {}
 
     @cached_property
     def _settled(self) -> dict[int, Places]:

@@ -6,7 +6,7 @@ Source: Kocsis and Szepesvari 2006 (UCT); Coulom 2007 (progressive widening); Sc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,9 +50,9 @@ class MCTS(Searcher):
 
     First every decision is priced alone: its gain is its prior, corrected by what it gains in the states it is added to. The
     tree is walked by upper confidence bounds, and a node gets another child when it was passed often enough (`widening`). Every
-    `local`-th episode changes the best state instead, to one that was not priced: it adds, drops, swaps or moves one decision.
-    The reward is how many times better than the start a state is, as a logarithm. Deterministic by `seed`. At most two states
-    are priced in an episode.
+    `local`-th episode changes the best state instead, to one that was not priced: it adds each decision in turn, or drops,
+    swaps or moves one by chance. The reward is how many times better than the start a state is, as a logarithm. Deterministic
+    by `seed`. At most two states are priced in an episode.
     """
 
     episodes: int = 500
@@ -78,6 +78,9 @@ class _Search:
         self.rng = np.random.default_rng(settings.seed)
         self.start = run.environment.price(())
         self.gains: dict[Decision, _Gains] = {}
+        self.extended: State | None = None
+        self.additions: Iterator[Decision] = iter(())
+        self.in_turn = False
 
     def reward(self, price: Price) -> float:
         return math.log(self.start.cost / price.cost) if price.cost > 0 else 0.0
@@ -103,10 +106,19 @@ class _Search:
             self.under_way.count()
 
     def neighbour(self) -> State | None:
-        """The best state changed to one that means something new; None where a few changes have all been seen."""
-        best, seen = self.under_way.best, self.under_way.seen
-        changes = (self.changed(best) for _ in range(CHANGES if best else 0))
-        return next((state for state in changes if self.environment.meaning(state) not in seen), None)
+        """The best state changed to one that means something new, in turn by one decision more, the best prior first, and by
+        chance; None where a few changes have all been seen."""
+        best = self.under_way.best
+        if best is not self.extended:
+            self.extended, self.additions = best, iter(self.ordered(best))
+        self.in_turn = not self.in_turn
+        more = self.new((*best, decision) for decision in self.additions) if self.in_turn else None
+        return more or self.new(self.changed(best) for _ in range(CHANGES if best else 0))
+
+    def new(self, states: Iterable[State]) -> State | None:
+        """The first state that means something new."""
+        seen = self.under_way.seen
+        return next((state for state in states if self.environment.meaning(state) not in seen), None)
 
     def descend(self, root: _Node) -> None:
         path = [root]

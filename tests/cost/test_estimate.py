@@ -11,6 +11,7 @@ from schedules import SCHEDULES
 import partir
 from partir import zoo
 from partir.cost import targets
+from partir.cost.collectives import best
 from partir.cost.estimate import estimate, model_of
 from partir.cost.kernels import FUSINGS, build
 from partir.cost.memory import tiled_bytes
@@ -425,3 +426,33 @@ def test_collectives_run_beside_computation_where_the_compiler_lets_them(target,
     found = targets.get(target)
 
     assert [kind for kind in ("all_gather", "all_reduce") if kind not in found.overlaps] == stops
+
+
+def test_sums_that_wait_for_none_take_as_long_as_one():
+    def loss(params, x):
+        for p in params:
+            x = jnp.sin(x @ p)
+        return jnp.sum(x)
+
+    def step(params, x):
+        return [p - 0.1 * g for p, g in zip(params, jax.grad(loss)(params, x), strict=True)]
+
+    params, x = [shape(64, 64)] * 16, shape(256, 64)
+    estimate = partitioned(step, params, x, schedule=[DATA], target="tpu_v3").estimate
+
+    link = targets.get("tpu_v3").lay(MESH).link(("data",))
+    assert len(estimate.collectives) == 16
+    assert estimate.communication_seconds == pytest.approx(best("all_reduce", 16 * 4 * 64 * 64, link).seconds)
+
+
+def test_sums_that_wait_for_each_other_are_not_sent_together():
+    def chain(x, w, v):
+        return jnp.sin(jnp.sin(x @ w) @ v)
+
+    inner = [partir.Tile("x", 1, "data"), partir.Tile("v", 0, "data")]
+    estimate = partitioned(chain, shape(64, 64), shape(64, 64), shape(64, 64), schedule=inner, target="tpu_v3").estimate
+
+    sums = [c.seconds for c in estimate.collectives if c.kind == "all_reduce"]
+    link = targets.get("tpu_v3").lay(MESH).link(("data",))
+    assert sums
+    assert sums[0] == pytest.approx(best("all_reduce", 4 * 64 * 64, link).seconds)

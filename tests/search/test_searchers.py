@@ -278,3 +278,12 @@ def test_a_report_names_a_search_as_its_user_wrote_it():
     part = traced.partition([Search(("data", "model"), MCTS(20))], target="tpu_v3")
 
     assert part.report().rows[0][0] == "Search(('data', 'model'), algorithm=MCTS(20))"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_that_could_be_added_to_what_is_found_is_better(seed):
+    example = zoo.gns(steps=2)
+    start = partir.jit(example.fun, mesh=partir.Mesh(data=8)).trace(*example.args).partition([]).assignment
+    found = MCTS(300, seed=seed).search(Search("data", target="tpu_v3").environment(start))
+
+    assert all(price.rank >= found.price.rank for _, price in found.rejected(1))
