@@ -46,6 +46,9 @@ class Standing:
     result_of: Ints
     _stored: list[int] | None = None
 
+    def __post_init__(self) -> None:
+        self.waits_for_none = _waits_for_none(self.kernels.tables)
+
     @classmethod
     def itself(cls, kernels: Kernels) -> Standing:
         """Of plans of the program itself."""
@@ -78,22 +81,6 @@ class Standing:
         if self._stored is None:
             self._stored = sorted(set(self.value_of[values].tolist()) - {-1})
         return self._stored
-
-    @cached_property
-    def waits_for_none(self) -> list[bool]:
-        """By value of the program, whether no contraction is computed of it: gradients, and sums for results. Sums of those do
-        not wait for each other, so a compiler sends them together."""
-        tables = self.kernels.tables
-        feeds = [False] * len(tables.values)
-        found = True
-        while found:  # a body hands back what it reads
-            found = False
-            for row in reversed(tables.rows):
-                if row.op.name in MATRIX or any(feeds[result] for result in row.results):
-                    for value in (*(view.source for view in row.operands if view is not None), *row.captured):
-                        found = found or not feeds[value]
-                        feeds[value] = True
-        return [not feed for feed in feeds]
 
     def apart(self, places: Places) -> tuple[Places, Places]:
         """The places of sums that wait for no other, and the rest."""
@@ -226,6 +213,21 @@ class Boundary:
     count: int
     dtype: str
     homes: list[int]
+
+
+def _waits_for_none(tables: Tables) -> list[bool]:
+    """By value of the program, whether no contraction is computed of it: gradients, and sums for results. Sums of those do not
+    wait for each other, so a compiler sends them together."""
+    feeds = [False] * len(tables.values)
+    found = True
+    while found:  # a body hands back what it reads
+        found = False
+        for row in reversed(tables.rows):
+            if row.op.name in MATRIX or any(feeds[result] for result in row.results):
+                for value in (*(view.source for view in row.operands if view is not None), *row.captured):
+                    found = found or not feeds[value]
+                    feeds[value] = True
+    return [not feed for feed in feeds]
 
 
 def _inverse(of: Ints) -> dict[int, list[int]]:
