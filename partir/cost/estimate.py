@@ -18,6 +18,7 @@ from partir.cost.compute import Roofline, kernel_bytes
 from partir.cost.kernels import Floats, Ints, Kernels
 from partir.cost.memory import Sizes, live_bytes
 from partir.cost.moves import Move, Moves, moves_of
+from partir.cost.narrow import NARROW
 from partir.cost.standing import Standing
 from partir.cost.targets import Layout as Wiring
 from partir.cost.targets import Target
@@ -277,7 +278,7 @@ class Model:
         row_flops = roofline.flops / row_cut * self.row_times
         row_flops[kernels.counted < 0] = 0.0
         for value, start, stop in kernels.copies:
-            moved.intervals.add([start], [stop], local[value] / 2)
+            moved.intervals.add([start], [stop], local[value] * NARROW)
         live = live_bytes(kernels, local, resident, moved.intervals) + replaced
         return Estimate(
             plan,
@@ -318,7 +319,7 @@ class Model:
         planned[wanted] = [sizes.padded(value, plan.layouts[value]) for value in wanted]
         local = np.zeros(len(self.tables.values))
         local[self.stored] = planned[standing.value_of[self.stored]]
-        local[self.kernels.narrow] /= 2
+        local[self.kernels.narrow] *= NARROW
         return local
 
     def _boundary(self, plan: Plan, sizes: Sizes, standing: Standing) -> tuple[float, float, float, Ints]:

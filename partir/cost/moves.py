@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from partir.cost.collectives import Choice, best
 from partir.cost.memory import Intervals, Sizes
-from partir.cost.narrow import is_sent_narrow
+from partir.cost.narrow import NARROW, is_sent_narrow
 from partir.cost.standing import Places, Standing
 from partir.cost.targets import Layout as Wiring
 from partir.cost.targets import Link
@@ -117,10 +117,6 @@ class Moves:
 def moves_of(plan: Plan, standing: Standing, wiring: Wiring, sizes: Sizes) -> Moves:
     """What a plan owes, on the wires of a target."""
     return _Mover(plan, standing, wiring, sizes).run()
-
-
-NARROW = 0.5
-"""What a bf16 copy takes of an f32 value."""
 
 
 class _Mover:

@@ -17,6 +17,9 @@ from partir.sharding.tables import Tables
 
 MATRIX = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 
+NARROW = 0.5
+"""What a bf16 copy takes of an f32 value."""
+
 Consumers = Sequence[Sequence[tuple[int, int]]]
 
 
