@@ -26,7 +26,7 @@ def model_of(name: str, settings: Mapping[str, Any]) -> Example:
             word(
                 f'no model "{name}"',
                 why=f"the zoo has {', '.join(MODELS)}",
-                hint=f"{near(name, MODELS)}, or module:function for a model of your own",
+                hint=f"{near(name, MODELS, limit=1)}, or module:function for a model of your own",
             )
         )
     if isinstance(made, Example):
