@@ -5,8 +5,7 @@
 
 Each program is compiled in a process of its own with its own timeout; what the compiler said is kept in build/accuracy, a file
 per program, so that a sweep can be stopped and taken up again. Judgements and predictions are made anew for each report. A
-machine's efficiency is fitted on every other group of programs (one model on one machine), and the errors reported are those of
-the rest.
+machine's efficiency is fitted on every other of its programs, and the errors reported are those of the rest.
 """
 
 from __future__ import annotations
@@ -35,17 +34,24 @@ RESULTS = ROOT / "build" / "accuracy"
 DOCUMENT = ROOT / "docs" / "accuracy.md"
 TIMEOUT_SECONDS = 900.0
 
-D, M = "DataParallel('data')", "Megatron('model')"
+D, M, S = "DataParallel('data')", "Megatron('model')", "SequenceParallel('model')"
+D8 = f"{D}, DataParallel('model')"
 SCHEDULES = {
     "batch": D,
+    "batch8": D8,
     "megatron": M,
     "both": f"{D}, {M}",
     "zero2": f"{D}, ZeRO('data', stage=2)",
     "zero3": f"{D}, ZeRO('data', stage=3)",
+    "batch8+zero2": f"{D8}, ZeRO('data', stage=2), ZeRO('model', stage=2)",
+    "batch8+zero3": f"{D8}, ZeRO('data', stage=3), ZeRO('model', stage=3)",
+    "both+zero2": f"{D}, {M}, ZeRO('data', stage=2)",
     "both+zero3": f"{D}, {M}, ZeRO('data', stage=3)",
-    "both+sequence": f"{D}, {M}, SequenceParallel('model')",
+    "both+sequence": f"{D}, {M}, {S}",
+    "both+sequence+zero3": f"{D}, {M}, {S}, ZeRO('data', stage=3)",
 }
-FEW = ("batch", "zero2", "zero3")
+BATCH = tuple(name for name in SCHEDULES if "both" not in name and name != "megatron")
+NO_SEQUENCE = tuple(name for name in SCHEDULES if "sequence" not in name)
 
 WIDE = {"layers": 2, "d_model": 1024, "heads": 8, "vocab": 8192, "seq": 512, "batch": 32}
 HUGE = {"layers": 2, "d_model": 6144, "heads": 48, "vocab": 32768, "seq": 1024, "batch": 32}
@@ -53,20 +59,19 @@ MODELS: dict[str, tuple[str, dict[str, Any], Sequence[str]]] = {
     "gpt": ("gpt", WIDE, tuple(SCHEDULES)),
     "llama": ("llama", {"d_model": 1024, "heads": 8, "d_ff": 2816, "vocab": 8192, "seq": 512, "batch": 32}, tuple(SCHEDULES)),
     "vit": ("vit", {"d_model": 768, "heads": 12, "d_ff": 3072, "patch": 16, "image": 224, "batch": 64}, tuple(SCHEDULES)),
-    "mlp": ("mlp", {"widths": (4096, 8192, 8192, 1024), "batch": 4096}, FEW),
-    "unet": ("unet", {"blocks": 1, "batch": 64}, FEW),
-    "wide_resnet": ("wide_resnet", {"depth": 10, "batch": 256}, FEW),
+    "mlp": ("mlp", {"widths": (4096, 8192, 8192, 1024), "batch": 4096}, NO_SEQUENCE),
+    "unet": ("unet", {"blocks": 1, "batch": 64}, BATCH),
+    "wide_resnet": ("wide_resnet", {"depth": 10, "batch": 256}, BATCH),
     "huge": ("gpt", HUGE, ("batch", "both", "zero3")),
 }
 """Name: model of the zoo, its settings, and the schedules it is compiled with."""
 
 MACHINES = {
     "tpu:v3:2x2": ("gpt", "llama", "vit", "mlp", "unet"),
-    "tpu:v4:2x2x2": ("gpt", "vit"),
-    "tpu:v5e:2x4": ("gpt", "llama", "vit", "mlp", "wide_resnet", "huge"),
-    "tpu:v5p:2x2x2": ("gpt", "llama", "huge"),
-    "gpu:h100:8": ("gpt", "llama", "mlp", "huge"),
-    "gpu:a100:8": ("gpt", "vit"),
+    "tpu:v5e:2x4": ("gpt", "mlp", "huge"),
+    "tpu:v4:2x2x2": ("gpt",),
+    "gpu:h100:8": ("gpt", "mlp"),
+    "tpu:v5p:2x2x2": ("huge", "gpt"),
 }
 MESH = {"data": 4, "model": 2}
 
@@ -246,14 +251,11 @@ def report() -> int:
             by_machine[case.topology].append(predict(case, record))
     rows: list[Row] = []
     fitted: dict[str, Any] = {}
-    for platform in ("tpu", "gpu"):
-        predictions = [p for topology, own in by_machine.items() if topology.startswith(platform) for p in own]
-        groups = sorted({p.case.group for p in predictions})
-        half = [p for p in predictions if groups.index(p.case.group) % 2 == 0]
-        if half:
-            fitted[f"{platform}, every other group"] = efficiency = fitted_to(half)
-            fitted[f"{platform}, all"] = fitted_to(predictions)
-            rows += [compare(p, efficiency, held_out=p not in half) for p in predictions]
+    for topology, own in by_machine.items():
+        own.sort(key=lambda p: p.case.key)
+        fitted[f"{topology}, one half"] = efficiency = fitted_to(own[::2])
+        fitted[f"{topology}, all"] = fitted_to(own)
+        rows += [compare(p, efficiency, held_out=place % 2 == 1) for place, p in enumerate(own)]
     DOCUMENT.write_text(document(rows, fitted, refused))
     print(DOCUMENT.read_text())
     return 0
@@ -347,8 +349,8 @@ def document(rows: list[Row], fitted: dict[str, Any], refused: list[tuple[Case, 
         "# Accuracy of predictions",
         f"Written by `python benchmarks/accuracy.py report`; compiled with {where}. Mesh data=4, model=2. Errors are those of "
         "the prediction, relative to the compiler's own figure: peak memory from its memory analysis, compute from its cycles "
-        "(TPU) or a roofline over its instructions (GPU). Efficiencies are fitted on every other group (one model on one "
-        "machine); *held out* are the rest. The TPUs that partir knows come with those fitted on all groups.",
+        "(TPU) or a roofline over its instructions (GPU). Efficiencies are fitted on every other program of a machine; *held out* "
+        "are the others. The TPUs that partir knows come with those fitted on all.",
         table(("", "median error", "90th percentile", "bar", "programs"), summary),
         "\n".join(counted),
         "## Fitted efficiencies",

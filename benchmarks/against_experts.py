@@ -113,7 +113,6 @@ def searched(model: str, topology: str, traced: Any, target: Any) -> dict[str, A
 def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
     """The child: partition, compile, judge."""
     import jax
-    import numpy as np
 
     from partir.cli.inputs import schedule_of
     from partir.runtime.compilers import Topology
@@ -132,10 +131,9 @@ def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
     if strategy != "jit":
         found = part.verify(topology, timeout_seconds=TIMEOUT_SECONDS).judgement
     else:
-        from jax.experimental import topologies
+        from partir.runtime.compile_child import devices_of, mesh_of
 
-        description = topologies.get_topology_desc(platform="tpu", topology_name=topology.split(":", 1)[1])
-        real = jax.sharding.Mesh(np.array(description.devices).reshape(tuple(MESH.values())), tuple(MESH))
+        real = mesh_of([*MESH.items()], devices_of({"platform": "tpu", "options": where.options}))
         named = jax.tree.map(
             lambda spec: jax.sharding.NamedSharding(real, spec),
             (part.in_specs, part.out_specs),

@@ -32,8 +32,8 @@ _FACTORS = (10.0, 3.0, 1.7, 1.3, 1.1, 1.03, 1.01, 1.003)
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A program that takes `seconds`: what each of its K kernels needs of each unit at the datasheet's peak, `units` [3, K] in
-    seconds of a step, and how often each runs in a step, `runs` [K]."""
+    """A program that takes `seconds`: what each of its K kernels needs of each unit at the datasheet's peak, `units` [4, K] in
+    seconds of a step (the last, reductions, are not fitted), and how often each runs in a step, `runs` [K]."""
 
     name: str
     seconds: float
@@ -43,7 +43,7 @@ class Sample:
     @classmethod
     def of(cls, name: str, seconds: float, estimate: Estimate) -> Sample:
         """A program that takes `seconds` without its collectives, and its estimate."""
-        reached = np.array([[getattr(estimate.target.efficiency, unit)] for unit in UNITS])
+        reached = np.array([*([getattr(estimate.target.efficiency, unit)] for unit in UNITS), [1.0]])
         units, runs = estimate.samples
         return cls(name, seconds, units * reached, runs)
 
@@ -53,7 +53,7 @@ class Sample:
 
     def at(self, reached: ArrayLike, overhead: float) -> float:
         """Seconds where the units reach these shares of their peaks [3], with this overhead for each kernel."""
-        return float((self.units / np.asarray(reached)[:, None]).max(axis=0).sum() + overhead * self.runs.sum())
+        return float((self.units / np.append(reached, 1.0)[:, None]).max(axis=0).sum() + overhead * self.runs.sum())
 
 
 def off_by(predicted: float, seconds: float) -> float:
@@ -83,7 +83,7 @@ def fit(samples: Sequence[Sample], fitted_on: str, bounds: Sequence[tuple[float,
     lowest, highest = np.array(bounds).T
 
     def error(constants: Floats) -> float:
-        kernels = (units / constants[:3, None]).max(axis=0)
+        kernels = (units / np.append(constants[:3], 1.0)[:, None]).max(axis=0)
         return float(np.abs(np.log((np.add.reduceat(kernels, firsts) + constants[3] * runs) / seconds)).mean())
 
     found = min((np.clip(start, lowest, highest) for start in _STARTS), key=error)

@@ -8,19 +8,26 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
+from partir.cost.epilogue import REDUCTIONS
 from partir.cost.flops import Work, work_of
 from partir.cost.kernels import Floats, Ints, Kernels
 from partir.cost.targets import Target
 from partir.sharding.atoms import Atoms
+from partir.sharding.rule import shape_of
 from partir.sharding.spread import FactorAxes
 
 TRANSCENDENTAL_OPS = 8.0
 """Vector operations that an exponential, a logarithm or a tanh takes: a polynomial of about that degree."""
 
 SUBLANES = 8
+
+MASKS = 5.0
+"""A reduction takes no longer than this many times what its kernel reads and writes: one of a mask, which is in no memory, is
+done with the reduction beside it."""
 
 
 def element_of(value: SSAValue) -> str:
@@ -99,11 +106,45 @@ class Roofline:
         unit = self.target.matrix_unit
         return _up(rows, SUBLANES) * _up(columns, unit) * _up(summed, unit) / max(1, rows * columns * summed)
 
-    def seconds(self, row_cut: Floats, touched: Floats, padding: Floats | None) -> Floats:
-        """Seconds of one run of each kernel on each unit, if it had no other work [3, K]: matrix, vector, memory.
+    @cached_property
+    def has_matrix(self) -> npt.NDArray[np.bool_]:
+        """Whether there is a contraction in each kernel."""
+        kernel, row = self.kernels.parts
+        return np.bincount(kernel, self.matrix_seconds[row], self.kernels.count) > 0
+
+    @cached_property
+    def _reductions(self) -> tuple[Ints, Ints, Floats]:
+        """(kernel, row) of each reduction, and its seconds where a loop does it, if one device did it all."""
+        rows, rate = self.kernels.tables.rows, self.target.reduced_per_second
+        whole = np.zeros(len(rows))
+        for position, row in enumerate(rows):
+            if rate is not None and row.op.name in REDUCTIONS:
+                whole[position] = math.prod(shape_of(row.op.operands[0].type)) / rate
+        kernel, row = self.kernels.parts
+        reduces = np.flatnonzero(whole[row])
+        return kernel[reduces], row[reduces], whole[row[reduces]]
+
+    def reduction_seconds(self, row_cut: Floats, touched: Floats) -> Floats:
+        """Seconds of the longest reduction in each kernel [K], were it done in a loop; `touched` [K] are the bytes each kernel
+        reads and writes, on the chip or not."""
+        kernel, row, whole = self._reductions
+        found = np.zeros(self.kernels.count)
+        np.maximum.at(found, kernel, whole / row_cut[row])
+        return np.minimum(found, MASKS * touched / self.target.hbm_bytes_per_second)
+
+    def apart(self, kernels: Sequence[int], touched: Sequence[float], reductions: Floats) -> Floats:
+        """Seconds on each unit [4, S] of what kernels do only after a collective, in a loop of its own."""
+        found = np.zeros((4, len(kernels)))
+        found[2] = np.array(touched) / (self.target.hbm_bytes_per_second * self.target.efficiency.memory)
+        found[3] = np.where(self.has_matrix, reductions, 0.0)[list(kernels)]
+        return found
+
+    def seconds(self, row_cut: Floats, touched: Floats, padding: Floats | None, reductions: Floats) -> Floats:
+        """Seconds of one run of each kernel on each unit, if it had no other work [4, K]: matrix, vector, memory, reductions
+        in loops (a contraction reduces its result on the way out).
 
         `row_cut` [R] are the devices that share each row, `touched` [K] the bytes each kernel reads and writes, `padding` the
-        factors of `matrix_rows`.
+        factors of `matrix_rows`, `reductions` as `reduction_seconds` has them.
         """
         part_kernel, part_row = self.kernels.parts
         matrix, vector = self.matrix_seconds / row_cut, self.vector_seconds / row_cut
@@ -113,7 +154,7 @@ class Roofline:
         on_matrix = np.bincount(part_kernel, matrix[part_row], count)
         on_vector = np.bincount(part_kernel, vector[part_row], count)
         memory = touched / (self.target.hbm_bytes_per_second * self.target.efficiency.memory)
-        return np.array([on_matrix, on_vector, memory], dtype=np.float64)
+        return np.array([on_matrix, on_vector, memory, np.where(on_matrix > 0, 0.0, reductions)], dtype=np.float64)
 
 
 def kernel_bytes(kernels: Kernels, local_bytes: Floats) -> Floats:
@@ -123,6 +164,28 @@ def kernel_bytes(kernels: Kernels, local_bytes: Floats) -> Floats:
     read: Floats = np.bincount(reader, local_bytes[value] * kernels.read_share, kernels.count).astype(np.float64)
     read += np.bincount(kernels.maker[made], local_bytes[made] * kernels.written_share[made], kernels.count)
     return read
+
+
+ON_CHIP_SHARE = 0.8
+"""The part of the memory on the chip that compilers fill with what is read again."""
+
+
+def off_chip(kernels: Kernels, local_bytes: Floats, touched: Floats, capacity: float) -> Floats:
+    """Of the bytes that each kernel touches those that go through the device's memory, where `capacity` bytes stay on the chip.
+
+    As a cache that keeps what was touched last (Mattson et al. 1970, stack distances): what is read again before `capacity`
+    other bytes were touched is still on the chip, and what is always read so is never written out.
+    """
+    reader, value = kernels.reads
+    passed = np.concatenate([[0.0], np.cumsum(touched)])
+    between = passed[reader] - passed[kernels.touched_before + 1] + local_bytes[value]
+    stays = (kernels.touched_before >= 0) & (between <= ON_CHIP_SHARE * capacity)
+    found: Floats = touched - np.bincount(reader, np.where(stays, local_bytes[value] * kernels.read_share, 0.0), kernels.count)
+    inside = kernels.made_inside.copy()
+    inside[value[~stays]] = False
+    made = np.flatnonzero(inside)
+    found -= np.bincount(kernels.maker[made], local_bytes[made] * kernels.written_share[made], kernels.count)
+    return np.maximum(found, 0.0)
 
 
 def _up(size: int, unit: int) -> int:

@@ -1,12 +1,14 @@
-"""What a compiler does on the way out of a contraction or reduction: the pointwise ops that alone read its result."""
+"""What a compiler does on the way out of a contraction or reduction: the pointwise ops that alone read its result, and the
+reductions of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from partir.cost.narrow import MATRIX, Consumers
 from partir.dialect.kinds import is_pointwise
+from partir.sharding.rule import shape_of
 from partir.sharding.tables import Tables
 
 REDUCTIONS = frozenset({"stablehlo.reduce", "stablehlo.reduce_window"})
@@ -51,6 +53,21 @@ def absorbed(
             found[chain] = reader
             value, chain = made, reader
     return found
+
+
+def reduced_of(tables: Tables, computed: Collection[int], read: Collection[int]) -> int:
+    """The row whose result is reduced while it is made, by a kernel of these rows that reads these values; -1 where none is.
+
+    It reads nothing else; or a contraction of its size, and else what is there before.
+    """
+    if len(read) == 1:
+        return tables.producer[next(iter(read))]
+    last = max((tables.producer[value] for value in read), default=-1)
+    if last < 0 or tables.rows[last].op.name not in MATRIX:
+        return -1
+    count = math.prod(shape_of(tables.rows[last].op.results[0].type))
+    reductions = [tables.rows[row].op for row in computed if tables.rows[row].op.name in REDUCTIONS]
+    return last if all(math.prod(shape_of(op.operands[0].type)) == count for op in reductions) else -1
 
 
 def _state(tables: Tables, home: Sequence[int], fusible: Sequence[bool]) -> set[int]:

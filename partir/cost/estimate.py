@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from partir.cost import kernels as kernels_
-from partir.cost.compute import Roofline, kernel_bytes
+from partir.cost.compute import Roofline, kernel_bytes, off_chip
 from partir.cost.kernels import Floats, Ints, Kernels
 from partir.cost.memory import Sizes, live_bytes
 from partir.cost.moves import Move, Moves, moves_of
@@ -33,7 +33,7 @@ from partir.sharding.spread import FactorAxes
 from partir.sharding.tables import Tables
 
 COPIED_TWICE = 4
-"""What two copies read and write."""
+"""What two copies read and write. Those that fit into the memory on the chip go through that, beside other work."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,9 @@ class Estimate:
 
     `peak_bytes` is arguments, results that do not take the place of donated arguments, and temporaries at their peak.
     `step_seconds` lets collectives run beside computation as far as data and the target allow; `compute_seconds` and
-    `communication_seconds` are each alone. `communicated_bytes` is what one device sends. `unit_seconds` [3, K] are those of
-    each kernel on the matrix unit, the vector unit and in memory; the largest and the overhead are its `kernel_seconds`. Copies
+    `communication_seconds` are each alone. `communicated_bytes` is what one device sends. `unit_seconds` [4, K + S] are those
+    of each of K kernels, and of what S of them do only after a collective, on the matrix unit, the vector unit, in memory and
+    in reductions, `runs` [K + S] how often each runs; the largest and the overhead are its part of `kernel_seconds` [K]. Copies
     that the compiler makes for collectives are beside them.
     """
 
@@ -115,6 +116,7 @@ class Estimate:
     communicated_bytes: float
     model: Model
     unit_seconds: Floats
+    runs: Floats
     kernel_seconds: Floats
     copied_bytes: float
     copy_seconds: float
@@ -181,9 +183,9 @@ class Estimate:
 
     @property
     def samples(self) -> tuple[Floats, Floats]:
-        """Seconds of each kernel on each unit, all copies as one more [3, K + 1], and how often each runs [K + 1]."""
-        copies = np.array([[0.0], [0.0], [self.copy_seconds]])
-        return np.concatenate([self.unit_seconds, copies], axis=1), np.append(self.model.kernels.times, 0.0)
+        """`unit_seconds` with all copies as one more, and `runs` with none for those."""
+        copies = np.array([[0.0], [0.0], [self.copy_seconds], [0.0]])
+        return np.concatenate([self.unit_seconds, copies], axis=1), np.append(self.runs, 0.0)
 
     @cached_property
     def collectives(self) -> list[CollectiveCost]:
@@ -266,20 +268,27 @@ class Model:
         moved = moves_of(plan, standing, self._wiring(mesh), sizes)
         touched = kernel_bytes(kernels, local) + np.bincount(*moved.read_more, kernels.count)
         np.maximum(touched, 0.0, out=touched)
+        moved_bytes = touched if target.on_chip_bytes is None else off_chip(kernels, local, touched, target.on_chip_bytes)
         arguments, results, replaced, resident = self._boundary(plan, sizes, standing)
-        copied = moved.copied + COPIED_TWICE * replaced
+        in_memory = [size for size in replaced if size >= (target.on_chip_bytes or 0)]
+        copied = moved.copied + COPIED_TWICE * sum(in_memory)
         copy_seconds = copied / (target.hbm_bytes_per_second * target.efficiency.memory)
         padding = None
         if target.matrix_unit > 1:
             planned = standing.row_of[roofline.matrix_rows].tolist()
             padding = roofline.padding([plan.rows[p].factor_axes for p in planned], mesh.shape)
-        units = roofline.seconds(row_cut, touched, padding) * kernels.times
+        reductions = roofline.reduction_seconds(row_cut, touched)
+        units = roofline.seconds(row_cut, moved_bytes, padding, reductions) * kernels.times
         seconds = units.max(axis=0) + target.efficiency.overhead_seconds * kernels.times
+        split, written = [*moved.apart], [*moved.apart.values()]
+        apart = roofline.apart(split, written, reductions) * kernels.times[split]
+        seconds[split] += apart.max(axis=0) + target.efficiency.overhead_seconds * kernels.times[split]
+        touched[split] += written
         row_flops = roofline.flops / row_cut * self.row_times
         row_flops[kernels.counted < 0] = 0.0
         for value, start, stop in kernels.copies:
             moved.intervals.add([start], [stop], local[value] * NARROW)
-        live = live_bytes(kernels, local, resident, moved.intervals) + replaced
+        live = live_bytes(kernels, local, resident, moved.intervals) + sum(replaced)
         return Estimate(
             plan,
             target,
@@ -292,7 +301,8 @@ class Model:
             float(row_flops.sum()),
             float(moved.bytes),
             self,
-            units,
+            np.concatenate([units, apart], axis=1),
+            np.append(kernels.times, kernels.times[split]),
             seconds,
             copied,
             copy_seconds,
@@ -322,13 +332,14 @@ class Model:
         local[self.kernels.narrow] *= NARROW
         return local
 
-    def _boundary(self, plan: Plan, sizes: Sizes, standing: Standing) -> tuple[float, float, float, Ints]:
-        """Bytes of the arguments; of the results that do not go where a donated argument was; of those that are copied there;
+    def _boundary(self, plan: Plan, sizes: Sizes, standing: Standing) -> tuple[float, float, list[float], Ints]:
+        """Bytes of the arguments; of the results that do not go where a donated argument was; of each that is copied there;
         and the values whose memory those of results are.
 
         As JAX does: a donated argument is taken by the first result of its shape, type and sharding.
         """
-        arguments = results = copied = 0.0
+        arguments = results = 0.0
+        copied: list[float] = []
         given: dict[object, int] = defaultdict(int)
         for argument, count, donated, dtype in standing.arguments:
             layout = plan.arguments[argument]
@@ -347,7 +358,7 @@ class Model:
             results += (own.count - taken) * size
             brought = plan.uses.get((-1 - own.planned, 0))
             if self.kernels.fusing.copies_state and brought is not None:
-                copied += taken * size * any(step.kind == "all_gather" for step in plan.reshards[brought].steps)
+                copied += [size] * (taken * any(step.kind == "all_gather" for step in plan.reshards[brought].steps))
         return arguments, results, copied, np.array(resident, dtype=np.int64)
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from partir.cost.epilogue import REDUCTIONS, absorbed
+from partir.cost.epilogue import REDUCTIONS, absorbed, reduced_of
 from partir.cost.narrow import MATRIX, narrow_values, narrowed_in_loops
 from partir.cost.order import order_of
 from partir.dialect.kinds import is_pointwise
@@ -80,6 +80,7 @@ class Lists:
     born: list[int]
     ends: list[int]
     wanted: list[int]
+    label: list[int]
 
 
 @dataclass(eq=False)
@@ -126,9 +127,28 @@ class Kernels:
         return by_region[self.region]
 
     @cached_property
+    def touched_before(self) -> Ints:
+        """For each of `reads` the kernel that touched the value last, -1 where none did or it stands in another region."""
+        kernel, value = self.reads
+        order = np.lexsort((kernel, value))
+        found = self.maker[value]
+        again = np.flatnonzero(value[order][1:] == value[order][:-1])
+        found[order[again + 1]] = kernel[order[again]]
+        found[(found >= 0) & (self.region[found] != self.region[kernel])] = -1
+        return found
+
+    @cached_property
+    def made_inside(self) -> npt.NDArray[np.bool_]:
+        """Whether each value is made by a kernel, and read by kernels alone."""
+        found = np.zeros(len(self.maker), dtype=np.bool_)
+        found[self.reads[1]] = True
+        return found & (self.maker >= 0) & (self.born >= 0) & (self.ends < self.span[0][1])
+
+    @cached_property
     def lists(self) -> Lists:
         """The same as lists, which are faster to read one by one."""
-        return Lists(*(a.tolist() for a in (self.home, self.maker, self.first, self.last, self.born, self.ends, self.wanted)))
+        arrays = self.home, self.maker, self.first, self.last, self.born, self.ends, self.wanted, self.label
+        return Lists(*(array.tolist() for array in arrays))
 
     @cached_property
     def counted(self) -> Ints:
@@ -322,7 +342,7 @@ class _Builder:
         self, kernel_of: dict[int, int], parts: list[set[int]], reads: list[set[int]]
     ) -> tuple[list[list[int]], list[set[int]], list[set[int]]]:
         """Kernels of several results: updates that read each other, and reductions of nothing but what a kernel just made."""
-        rows, producer = self.tables.rows, self.tables.producer
+        rows = self.tables.rows
         parent = list(range(len(parts)))
 
         def find(k: int) -> int:
@@ -341,8 +361,7 @@ class _Builder:
                 if self.fusible[root_of[kernel]] and self._same_size(row.results[0], rows[position].results[0]):
                     parent[find(kernel)] = find(other)
             if row.op.name in REDUCTIONS or self._ends_reduction(root_of[kernel]):
-                large = [v for v in reads[kernel] if v >= self.tables.argument_count]
-                made = kernel_of.get(producer[large[0]]) if len(large) == 1 == len(reads[kernel]) else None
+                made = kernel_of.get(reduced_of(self.tables, computed, reads[kernel]))
                 if made is not None and rows[root_of[made]].region == row.region and self._can_reduce(root_of[made]):
                     parent[find(kernel)] = find(made)
         members: dict[int, list[int]] = {}

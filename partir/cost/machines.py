@@ -11,6 +11,7 @@ _BOOK = "Austin et al. 2025, How to Scale Your Model (jax-ml.github.io/scaling-b
 _NCCL = "NVIDIA NCCL 2.28, src/graph/tuning.cc, hwLatencies of the ring, protocol LL128"
 _HOP = f"{_BOOK}: about 1 microsecond a hop"
 _LIBTPU = "libtpu 0.0.52: the collectives that it starts and ends in two places of what it compiles"
+_REDUCES = "libtpu 0.0.52: 18.5 cycles of a core for each register of 1024 numbers that a loop reduces"
 _DCN = f"{_BOOK}: data centre network between slices; latency of the order of 10 microseconds taken"
 
 TPU_REACHES = Efficiency(
@@ -40,6 +41,8 @@ def _tpu(
     far: float,
     sources: dict[str, str],
     unit: int = 128,
+    on_chip: int | None = None,
+    device_cores: int = 1,
     overlaps: tuple[str, ...] = ("all_gather", "collective_permute"),
 ) -> Target:
     """A TPU: f32 products run on the bf16 units, in as many passes as their precision asks for."""
@@ -56,10 +59,12 @@ def _tpu(
         cores,
         clock,
         unit,
+        on_chip,
+        device_cores * clock * 1024 / 18.5,
         overlaps=overlaps,
         efficiency=TPU_REACHES,
         device_kinds=kinds,
-        sources={"far": _DCN, "overlaps": _LIBTPU, **sources},
+        sources={"far": _DCN, "overlaps": _LIBTPU, "reduced_per_second": _REDUCES, **sources},
     )
 
 
@@ -176,7 +181,10 @@ TPU_V4 = _tpu(
     cores=1,
     kinds=("TPU v4",),
     far=50e9 / 8,
+    on_chip=128 * 2**20,
+    device_cores=2,
     sources={
+        "on_chip_bytes": f"{_V4}: 128 MiB of common memory (CMEM)",
         "flops_per_second": f"{_V4}: 275 TFLOP/s",
         "vector_flops_per_second": f"{_V4}: two cores of 128 lanes of 16 ALUs, at 1050 MHz",
         "hbm_bytes": f"{_V4}: 32 GiB",
@@ -203,7 +211,9 @@ TPU_V5E = _tpu(
     cores=1,
     kinds=("TPU v5 lite", "TPU v5e"),
     far=200e9 / 8 / 8,
+    on_chip=128 * 2**20,
     sources={
+        "on_chip_bytes": f"{_BOOK}: 128 MiB of vector memory (VMEM)",
         "flops_per_second": f"{_CLOUD}/v5e: 197 TFLOP/s bf16, 393 TOP/s int8",
         "vector_flops_per_second": f"{_BOOK}: 128 lanes of 8, four ALUs, at 1.5 GHz",
         "hbm_bytes": f"{_CLOUD}/v5e: 16 GB",
@@ -230,7 +240,10 @@ TPU_V5P = _tpu(
     cores=1,
     kinds=("TPU v5p", "TPU v5"),
     far=200e9 / 8 / 4,
+    on_chip=128 * 2**20,
+    device_cores=2,
     sources={
+        "on_chip_bytes": "jax 0.12, jax/_src/tpu_info.py: 64 MiB of vector memory (VMEM) a core",
         "flops_per_second": f"{_CLOUD}/v5p: 459 TFLOP/s bf16, 918 TOP/s int8",
         "vector_flops_per_second": f"{_BOOK}: two cores of 128 lanes of 8, four ALUs, at 1.75 GHz",
         "hbm_bytes": f"{_CLOUD}/v5p: 95 GB",
@@ -257,8 +270,10 @@ TPU_V6E = _tpu(
     cores=1,
     kinds=("TPU v6 lite", "TPU v6e"),
     far=400e9 / 8 / 8,
+    on_chip=128 * 2**20,
     unit=256,
     sources={
+        "on_chip_bytes": "jax 0.12, jax/_src/tpu_info.py: 128 MiB of vector memory (VMEM)",
         "flops_per_second": f"{_CLOUD}/v6e: 918 TFLOP/s bf16, 1836 TOP/s int8",
         "vector_flops_per_second": f"{_CLOUD}/v6e: 128 lanes of 8; four ALUs at 1.75 GHz taken from the peak and {_BOOK}",
         "hbm_bytes": f"{_CLOUD}/v6e: 32 GB",

@@ -83,12 +83,14 @@ class Owed:
 
 @dataclass(eq=False)
 class Moves:
-    """All collectives of a plan, the memory they take, by how many bytes kernels read more (or less) for reshards, and the
-    bytes that are read and written to narrow what is sent."""
+    """All collectives of a plan, the memory they take, by how many bytes kernels read more (or less) for reshards,
+    what kernels write and read because a collective interrupts them, and the bytes that are read and written to narrow what is
+    sent."""
 
     owed: list[Owed] = field(default_factory=list[Owed])
     intervals: Intervals = field(default_factory=Intervals)
     read_more: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
+    apart: dict[int, float] = field(default_factory=dict[int, float])
     copied: float = 0.0
 
     @property
@@ -172,7 +174,14 @@ class _Mover:
         self.found.intervals.add(places.starts, places.stops, self.sizes.padded(value, settlement.after))
         if settlement.before != settlement.after:
             self.found.intervals.add(places.after, places.after, self.sizes.padded(value, settlement.before))
+        if places.interrupted:
+            self.interrupt(places, self.sizes.padded(value, settlement.after))
         self.owe(settlement, value, settlement.before, settlement.steps, self.planned.region_of[value], places)
+
+    def interrupt(self, places: Places, size: float) -> None:
+        """Kernels that are done in two, with the bytes that they write and read for that."""
+        for kernel in places.interrupted:
+            self.found.apart[kernel] = self.found.apart.get(kernel, 0.0) + size
 
     def reshard(self, key: Key, reshard: Reshard, uses: tuple[tuple[int, int], ...]) -> None:
         """A value brought to another layout lives from its first use to its last. Two planned values may stand for one value of
@@ -189,6 +198,8 @@ class _Mover:
         size = self.sizes.padded(value, reshard.after) * scale
         if any(step.kind != "all_slice" for step in reshard.steps):
             self.found.intervals.add(places.starts, places.stops, size)
+        if gathers:
+            self.interrupt(places, 0.0)
         whole = self.sizes.padded(value, reshard.before)
         if scale < 1:
             self.found.copied += (1 + scale) * whole * len(places.values) * self.planned.times(reshard.region)

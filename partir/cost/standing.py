@@ -17,14 +17,17 @@ from partir.sharding.quotient import Quotient
 from partir.sharding.tables import Tables
 
 PREFETCH = 4
-"""How many kernels before its use a gather may start: compilers do not hold many gathered values at once."""
+"""How many kernels before its use a gather may start: compilers do not hold many gathered values at once. A result is gathered
+when it is there."""
 
 
 @dataclass(eq=False)
 class Places:
     """Where the collectives of one settlement or reshard happen, one entry in each list for each value it stands for: they can
     start after kernel `after`, and kernel `before` waits for them. What they make lives from `starts` to `stops` (left out
-    where the value has memory anyway, or is a result of the program); `kernels` read it."""
+    where the value has memory anyway, or is a result of the program); `kernels` read it. `interrupted` are kernels that a
+    collective makes two of: after a contraction they read what was brought; or they make a sum and read it at once (twice where
+    it is else not stored, as it is written first)."""
 
     values: list[int] = field(default_factory=list[int])
     after: list[int] = field(default_factory=list[int])
@@ -32,6 +35,7 @@ class Places:
     starts: list[int] = field(default_factory=list[int])
     stops: list[int] = field(default_factory=list[int])
     kernels: list[int] = field(default_factory=list[int])
+    interrupted: list[int] = field(default_factory=list[int])
 
 
 @dataclass(eq=False)
@@ -121,10 +125,24 @@ class Standing:
                 if lists.maker[home] < 0 and lists.born[home] < 0:
                     found.starts.append(after)
                     found.stops.append(max(after, lists.ends[home]))
+                found.interrupted += self._interrupted(own, lists.maker[home], after)
                 found.values.append(own)
                 found.after.append(after)
                 found.before.append(max(after + 1, lists.wanted[home]))
         return found
+
+    def _follows_contraction(self, kernel: int, row: int) -> bool:
+        label = self.kernels.lists.label[kernel]
+        return row > label and self.kernels.tables.rows[label].op.name in MATRIX
+
+    def _interrupted(self, value: int, maker: int, after: int) -> list[int]:
+        """The kernel that makes a sum and reads it at once: once where it stores the value, else twice."""
+        kernels, tables = self.kernels, self.kernels.tables
+        if tables.rows[tables.producer[value]].kind == "carry":
+            return []
+        if maker < 0:
+            return [after, after]
+        return [maker] if any(row >= 0 and maker in kernels.of_row[row] for row, _ in tables.uses[value]) else []
 
     def read(self, value: int, region: int, uses: tuple[tuple[int, int], ...], without: frozenset[int] = frozenset()) -> Places:
         """Where what a value stands for (but `without` some) is brought to another layout for some uses, in a region: from the
@@ -146,9 +164,12 @@ class Standing:
                     found.starts.append(start)
                     found.stops.append(stop)
                 found.values.append(own)
-                found.after.append(max(lists.maker[lists.home[own]], start - 1 - PREFETCH))
+                maker = lists.maker[lists.home[own]]
+                found.after.append(maker if start >= self.kernels.count else max(maker, start - 1 - PREFETCH))
                 found.before.append(start)
-                found.kernels += {k for row, _ in own_uses if row >= 0 for k in self.kernels.of_row[row]}
+                readers_in = {(k, row) for row, _ in own_uses if row >= 0 for k in self.kernels.of_row[row]}
+                found.kernels += {k for k, _ in readers_in}
+                found.interrupted += {k for k, row in readers_in if self._follows_contraction(k, row)}
         return found
 
     def _instances(self, row: int, slot: int, value: int) -> list[tuple[int, int]]:

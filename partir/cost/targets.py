@@ -92,6 +92,10 @@ class Target:
     clock_hertz: float = 1e9
     matrix_unit: int = 1
     """The side of the matrix unit: columns and summed dims of a product are padded to whole multiples of it."""
+    on_chip_bytes: int | None = None
+    """Memory on the chip in which compilers keep what is read again soon."""
+    reduced_per_second: float | None = None
+    """How many numbers of an array a loop reduces along its dims; None where that is no slower than other work."""
     innermost: tuple[str, ...] = ()
     torus: tuple[int, ...] | None = None
     overlaps: tuple[str, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "collective_permute")
@@ -120,6 +124,10 @@ class Target:
         yield "clock_hertz", self.clock_hertz
         yield "node_devices", self.node_devices
         yield "devices_per_chip", self.devices_per_chip
+        if self.on_chip_bytes is not None:
+            yield "on_chip_bytes", self.on_chip_bytes
+        if self.reduced_per_second is not None:
+            yield "reduced_per_second", self.reduced_per_second
         for level, wires in (("near", self.near), ("far", self.far)):
             if wires is not None:
                 yield f"{level}.bandwidth_bytes_per_second", wires.bandwidth_bytes_per_second

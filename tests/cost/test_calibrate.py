@@ -22,7 +22,7 @@ def samples(known, rng, count=40, kernels=30):
     """Programs, small and large, whose kernels need this and that of each unit, on a machine of this efficiency."""
     found = []
     for number in range(count):
-        units = 10.0 ** (rng.uniform(-6, -3, (3, kernels)) + rng.uniform(-2, 0))
+        units = 10.0 ** (rng.uniform(-6, -3, (4, kernels)) + rng.uniform(-2, 0))
         runs = rng.integers(1, 5, kernels).astype(float)
         seconds = Sample("", 1.0, units, runs).predicted(known)
         found.append(Sample(f"program {number}", seconds, units, runs))
@@ -62,7 +62,7 @@ def test_a_fit_stays_within_its_bounds(bounds, rng):
 
 @pytest.mark.core
 def test_what_the_programs_say_nothing_of_stays_the_datasheets(rng):
-    units = np.zeros((3, 8))
+    units = np.zeros((4, 8))
     units[2] = 10.0 ** rng.uniform(-6, -3, 8)
     copies = [Sample("copies", units.sum() / 0.5, units, np.ones(8))]
 
@@ -78,7 +78,7 @@ def test_what_the_programs_say_nothing_of_stays_the_datasheets(rng):
     [(None, 0, "there are no programs"), (0.0, 1e-3, "still: no time is taken"), (1.0, 0.0, "still: no time is taken")],
 )
 def test_nothing_cannot_be_fitted(seconds, work, says):
-    given = [] if seconds is None else [Sample("still", seconds, np.full((3, 2), work), np.ones(2))]
+    given = [] if seconds is None else [Sample("still", seconds, np.full((4, 2), work), np.ones(2))]
 
     with pytest.raises(partir.TargetError, match=rf"(?s)cannot fit an efficiency.*{says}"):
         fit(given, "nothing")
