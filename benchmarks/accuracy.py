@@ -349,8 +349,8 @@ def document(rows: list[Row], fitted: dict[str, Any], refused: list[tuple[Case, 
         "# Accuracy of predictions",
         f"Written by `python benchmarks/accuracy.py report`; compiled with {where}. Mesh data=4, model=2. Errors are those of "
         "the prediction, relative to the compiler's own figure: peak memory from its memory analysis, compute from its cycles "
-        "(TPU) or a roofline over its instructions (GPU). Efficiencies are fitted on every other program of a machine; *held out* "
-        "are the others. The TPUs that partir knows come with those fitted on all.",
+        "(TPU) or a roofline over its instructions (GPU). Efficiencies are fitted on every other program of a machine; *held "
+        "out* are the others. The TPUs that partir knows come with those fitted on all.",
         table(("", "median error", "90th percentile", "bar", "programs"), summary),
         "\n".join(counted),
         "## Fitted efficiencies",

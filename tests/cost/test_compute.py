@@ -1,6 +1,7 @@
 """What kernels take beside their products: memory on the chip, reductions in loops, collectives that come between."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ def test_more_memory_on_the_chip_leaves_less_to_move(rng):
     moved = [off_chip(kernels, sizes, touched, capacity) for capacity in (0.0, 1e5, 1e6, 1e7, np.inf)]
 
     assert np.array_equal(moved[0], touched)
-    assert all((less <= more + 1e-6).all() and (less >= 0).all() for more, less in zip(moved, moved[1:], strict=False))
+    assert all((less <= more + 1e-6).all() and (less >= 0).all() for more, less in pairwise(moved))
     first = sizes[: kernels.tables.argument_count].sum()
     assert first * 0.5 < moved[-1].sum() < touched.sum()
 
