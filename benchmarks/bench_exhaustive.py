@@ -230,8 +230,8 @@ def main() -> int:
         "worst", f"seeds within {SHARE:.0%}",
     )  # fmt: skip
     large = (
-        "case", "mesh", "target", "to decide", "priced by each", "best (ms)", f"MCTS, median of {LARGE_SEEDS}", "worst", "Beam(2)", "Beam(4)",
-        "Beam(8)", f"Random, median of {SEEDS}", "best",
+        "case", "mesh", "target", "to decide", "priced by each", "best (ms)", f"MCTS, median of {LARGE_SEEDS}", "worst",
+        "Beam(2)", "Beam(4)", "Beam(8)", f"Random, median of {SEEDS}", "best",
     )  # fmt: skip
     body = (
         f"Every strategy of a case is priced (`Exhaustive`; orders of decisions that mean the same are one strategy), then "

@@ -197,7 +197,8 @@ class _Mover:
         scale = NARROW if gathers and self.narrows and is_sent_narrow(self.planned, value, uses) else 1.0
         size = self.sizes.padded(value, reshard.after) * scale
         if any(step.kind != "all_slice" for step in reshard.steps):
-            self.found.intervals.add(places.starts, places.stops, size)
+            early = gathers and "all_gather" in self.wiring.target.overlaps
+            self.found.intervals.add(places.early if early else places.starts, places.stops, size)
         if gathers:
             self.interrupt(places, 0.0)
         whole = self.sizes.padded(value, reshard.before)

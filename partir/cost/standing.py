@@ -24,15 +24,19 @@ when it is there."""
 @dataclass(eq=False)
 class Places:
     """Where the collectives of one settlement or reshard happen, one entry in each list for each value it stands for: they can
-    start after kernel `after`, and kernel `before` waits for them. What they make lives from `starts` to `stops` (left out
-    where the value has memory anyway, or is a result of the program); `kernels` read it. `interrupted` are kernels that a
-    collective makes two of: after a contraction they read what was brought; or they make a sum and read it at once (twice where
-    it is else not stored, as it is written first)."""
+    start after kernel `after`, and kernel `before` waits for them.
+
+    What they make lives from `starts` (`early`, if it is made beside kernels) to `stops`, left out where the value has memory
+    anyway, or is a result of the program; `kernels` read it. `interrupted` are kernels that a collective makes two of: after a
+    contraction they read what was brought; or they make a sum and read it at once (twice where it is else not stored, as it is
+    written first).
+    """
 
     values: list[int] = field(default_factory=list[int])
     after: list[int] = field(default_factory=list[int])
     before: list[int] = field(default_factory=list[int])
     starts: list[int] = field(default_factory=list[int])
+    early: list[int] = field(default_factory=list[int])
     stops: list[int] = field(default_factory=list[int])
     kernels: list[int] = field(default_factory=list[int])
     interrupted: list[int] = field(default_factory=list[int])
@@ -160,12 +164,13 @@ class Standing:
                 if own in without:
                     continue
                 start, stop, leaves = self._extent(region, own_uses)
-                if not leaves:
-                    found.starts.append(start)
-                    found.stops.append(stop)
-                found.values.append(own)
                 maker = lists.maker[lists.home[own]]
                 found.after.append(maker if start >= self.kernels.count else max(maker, start - 1 - PREFETCH))
+                if not leaves:
+                    found.starts.append(start)
+                    found.early.append(min(start, found.after[-1] + 1))
+                    found.stops.append(stop)
+                found.values.append(own)
                 found.before.append(start)
                 readers_in = {(k, row) for row, _ in own_uses if row >= 0 for k in self.kernels.of_row[row]}
                 found.kernels += {k for k, _ in readers_in}
