@@ -15,6 +15,7 @@ import numpy as np
 
 from partir.cost import kernels as kernels_
 from partir.cost.compute import Roofline, kernel_bytes, off_chip
+from partir.cost.fusing import FUSINGS
 from partir.cost.kernels import Floats, Ints, Kernels
 from partir.cost.memory import Sizes, live_bytes
 from partir.cost.moves import Move, Moves, moves_of
@@ -232,7 +233,7 @@ class Model:
 
     @cached_property
     def kernels(self) -> Kernels:
-        return kernels_.build(self.tables, kernels_.FUSINGS[self.target.platform])
+        return kernels_.build(self.tables, FUSINGS[self.target.platform])
 
     @cached_property
     def roofline(self) -> Roofline:

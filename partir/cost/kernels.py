@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partir.cost.epilogue import REDUCTIONS, absorbed, reduced_of
+from partir.cost.fusing import Fusing
 from partir.cost.narrow import MATRIX, narrow_values, narrowed_in_loops
 from partir.cost.order import order_of
 from partir.dialect.kinds import is_pointwise
@@ -43,30 +44,6 @@ FUSION_LIMIT = 96
 READ_AGAIN = 2.5
 """What several kernels read is stored when computing it again reads more than this many times its bytes. XLA computes the
 gradient of a softmax again from two values of its size, and stores the gradient of a residual sum, which takes three."""
-
-
-@dataclass(frozen=True)
-class Fusing:
-    """What a compiler puts into one kernel: whether contractions take the pointwise ops before and after them."""
-
-    into_matrix: bool
-    narrow_operands: bool
-    """Whether an f32 value that only contractions read is stored as bf16 (TPU, default precision)."""
-    copies_state: bool
-    """Whether donated state that is gathered anew at the end is copied before the step, and the new one into its place after it
-    (XLA for TPU does not write a gather over what others read)."""
-
-    frees_early: bool
-    """Whether what frees memory is moved forward."""
-    in_place: bool
-    """Whether a pointwise kernel writes over an operand of its size that dies there."""
-
-
-FUSINGS = {
-    "tpu": Fusing(into_matrix=True, narrow_operands=True, copies_state=True, frees_early=True, in_place=True),
-    "gpu": Fusing(into_matrix=False, narrow_operands=False, copies_state=False, frees_early=False, in_place=False),
-    "cpu": Fusing(into_matrix=False, narrow_operands=False, copies_state=False, frees_early=True, in_place=True),
-}
 
 
 @dataclass(eq=False)

@@ -15,6 +15,9 @@ from partir.sharding.layout import Axes, Layout
 from partir.sharding.plan import Key, Plan, Reshard, Settlement
 from partir.sharding.reshard import Step
 
+ALONE_BYTES = 128 * 2**20
+"""A larger value is scattered alone."""
+
 
 @dataclass(frozen=True)
 class Move:
@@ -144,12 +147,15 @@ class _Mover:
         return self.found
 
     def send_together(self) -> None:
-        """XLA makes one all_reduce of all that wait for no other: together they take as long as one of all their bytes."""
+        """XLA makes one sum of all that wait for no other: together they take as long as one of all their bytes. For GPUs it
+        scatters them only when the last is there."""
+        kinds = self.standing.kernels.fusing.joined
         groups: dict[tuple[object, ...], list[Owed]] = {}
         every, self.found.owed = self.found.owed, []
         for owed in every:
-            step = owed.steps[0][0]
-            if len(owed.steps) > 1 or step.kind != "all_reduce" or not isinstance(owed.owed, Settlement):
+            step, _, size, _ = owed.steps[0]
+            alone = step.kind == "reduce_scatter" and size > ALONE_BYTES
+            if len(owed.steps) > 1 or step.kind not in kinds or alone or not isinstance(owed.owed, Settlement):
                 self.found.owed.append(owed)
                 continue
             free, bound = self.standing.apart(owed.places)
@@ -157,15 +163,19 @@ class _Mover:
                 self.found.owed.append(replace(owed, places=bound))
             if free.values:
                 self.found.owed.append(replace(owed, places=free))
-                groups.setdefault((step.axes, step.reduction, owed.times), []).append(self.found.owed[-1])
+                groups.setdefault((step.kind, step.axes, step.reduction, owed.times), []).append(self.found.owed[-1])
         for together in groups.values():
             counts = [len(owed.places.values) for owed in together]
             each = [owed.steps[0] for owed in together]
             alone = sum([choice.seconds * count for (_, _, _, choice), count in zip(each, counts, strict=True)])
             size = sum([size * count for (_, _, size, _), count in zip(each, counts, strict=True)])
-            share = best("all_reduce", size, self.links[each[0][0].axes]).seconds / alone if alone else 1.0
+            kind = each[0][0].kind
+            share = best(kind, size, self.links[each[0][0].axes]).seconds / alone if alone else 1.0
+            last = max(after for owed in together for after in owed.places.after)
             for owed, (step, devices, own, choice) in zip(together, each, strict=True):
                 owed.steps = [(step, devices, own, replace(choice, seconds=choice.seconds * min(1.0, share)))]
+                if kind == "reduce_scatter" and owed.times == 1:
+                    owed.places = replace(owed.places, after=[last] * len(owed.places.after))
 
     def settle(self, settlement: Settlement) -> None:
         """What a value was before is memory until it is settled, and where it would not have been stored, what it is after."""

@@ -1,7 +1,7 @@
 """The order in which kernels run: that of the program, but whatever frees more memory than it takes runs as soon as it can.
 
 So an optimizer updates each parameter when its gradient is there, and gradients do not pile up; XLA schedules alike for CPU and
-TPU. For GPUs it keeps the order of the program.
+TPU. For GPUs it keeps the order of the program, and does last what nothing waits for, as gradients arrive.
 """
 
 from __future__ import annotations
@@ -148,7 +148,13 @@ class _Scheduler:
                     woken += [reader for reader in readers[value] if id(reader) not in done]
             return woken
 
-        for item in sorted(items, key=lambda item: item.key):
+        def place_of(item: _Item) -> tuple[bool, int, int]:
+            """In the order of the program; but what nothing waits for last, in the order in which what it reads is there."""
+            last = not self.frees and region == 0 and item.control is None and id(item) not in after
+            ready = max((made_by[value].key for value in item.reads if value in made_by), default=-1)
+            return last, ready if last else item.key, item.key
+
+        for item in sorted(items, key=place_of):
             woken = [item]
             first = True
             while woken:

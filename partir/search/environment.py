@@ -233,11 +233,19 @@ class Environment:
             first = next(((a, d) for a, d, part in members if part == 0), None)
             if first is None or axis not in self.axes or not scope:
                 continue
-            name = structure.addresses.names[first[0]]
-            action = Prefer(scope, name, first[1], axis)
-            if not any(action in decision.actions for decision in state):
-                found.append(Decision("prefer", axis, f"{name}:{first[1]} first in {scope}", (action,)))
+            name, dim = structure.addresses.names[first[0]], first[1]
+            actions = self._preferences(scope, name, dim, axis)
+            if not any(action in decision.actions for decision in state for action in actions):
+                found.append(Decision("prefer", axis, f"{name}:{dim} first in {scope}", actions))
         return tuple(d for d in found if self.filter is None or self.filter(d))
+
+    def _preferences(self, scope: str, name: str, dim: int, axis: str) -> tuple[Action, ...]:
+        """On the whole program: the same in all repeated layers, unless decisions may differ between them."""
+        start = self.start
+        class_ = start.class_of(start.structure.addresses.find(name), dim)
+        if not self.grouped or class_ is None:
+            return (Prefer(scope, name, dim, axis),)
+        return start.preferences(scope, class_, axis)
 
     def price(self, state: State) -> Price:
         """What a state costs; each meaning is planned and estimated once."""

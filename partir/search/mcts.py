@@ -46,13 +46,13 @@ class _Gains:
 
 @dataclass(frozen=True)
 class MCTS(Searcher):
-    """Each episode adds one state to the tree, decides on from there, and prices where that ends.
+    """First every decision is priced alone: its gain is its prior, corrected by what it gains in the states it is added to.
 
-    First every decision is priced alone: its gain is its prior, corrected by what it gains in the states it is added to. The
-    tree is walked by upper confidence bounds, and a node gets another child when it was passed often enough (`widening`). Every
-    `local`-th episode changes the best state instead, to one that was not priced: it adds each decision in turn, or drops,
-    swaps or moves one by chance. The reward is how many times better than the start a state is, as a logarithm. Deterministic
-    by `seed`. At most two states are priced in an episode.
+    Then, of `period` episodes, most change the best state to one that was not priced: they add each decision in turn, or drop,
+    swap or move one by chance. One drops a decision and decides on from there; one goes down the tree: it is walked by upper
+    confidence bounds, a node gets another child when it was passed often enough (`widening`), and what is added is decided on
+    from there. The reward is how many times better than the start a state is, as a logarithm. Deterministic by `seed`. At most
+    two states are priced in an episode.
     """
 
     episodes: int = 500
@@ -60,7 +60,7 @@ class MCTS(Searcher):
     seed: int = 0
     exploration: float = 0.3
     widening: float = 1.0
-    local: int = 2
+    period: int = 6
     depth: int = 12
 
     @property
@@ -95,10 +95,14 @@ class _Search:
                 return
             self.learn(decision, 0.0, self.price((decision,)))
             self.under_way.count()
-        number = 0
+        turn = 0
         while not self.under_way.spent:
-            number += 1
-            new = self.neighbour() if number % self.settings.local == 0 else None
+            turn = turn % self.settings.period + 1
+            new = None
+            if turn == self.settings.period - 2:
+                new = self.rebuilt()
+            elif turn < self.settings.period:
+                new = self.neighbour()
             if new is not None:
                 self.price(new)
             else:
@@ -114,6 +118,12 @@ class _Search:
         self.in_turn = not self.in_turn
         more = self.new((*best, decision) for decision in self.additions) if self.in_turn else None
         return more or self.new(self.changed(best) for _ in range(CHANGES if best else 0))
+
+    def rebuilt(self) -> State | None:
+        """The best state without one of its decisions, decided on from there without it."""
+        best = self.under_way.best
+        places = [int(self.rng.integers(len(best))) for _ in range(CHANGES)] if best else []
+        return self.new(self.rolled_out(best[:k] + best[k + 1 :], best[k]) for k in places)
 
     def new(self, states: Iterable[State]) -> State | None:
         """The first state that means something new."""
@@ -164,10 +174,10 @@ class _Search:
         order = sorted(range(len(legal)), key=lambda i: -(self.prior(legal[i]) + noise[i]))
         return [legal[i] for i in order]
 
-    def rolled_out(self, state: State) -> State:
+    def rolled_out(self, state: State, without: Decision | None = None) -> State:
         """A state after further decisions, each by a softmax over priors in which stopping takes part."""
         for _ in range(self.settings.depth - len(state)):
-            legal = self.environment.tiles(state)
+            legal = [decision for decision in self.environment.tiles(state) if decision != without]
             picked = self.picked(legal)
             if picked is None:
                 break

@@ -176,6 +176,17 @@ class Assignment:
         found = groups.find(self.classes) if cut else self.structure.groups
         return {class_: group for group in found for class_ in group.classes}
 
+    def preferences(self, scope: str, class_: int, axis: str) -> tuple[Prefer, ...]:
+        """What lets a class, and those like it in repeated layers, have an axis at the ops of a scope; nothing for classes that
+        no argument has."""
+        group, names = self.group_of.get(class_), self.structure.addresses.names
+        found: list[Prefer] = []
+        for own in (class_,) if group is None else group.classes:
+            first = next(((a, dim) for a, dim, part in self.classes.arguments_by_class[own] if part == 0), None)
+            if first is not None:
+                found.append(Prefer(scope, names[first[0]], first[1], axis))
+        return tuple(found)
+
     def class_of(self, value: int, dim: int) -> int | None:
         """The class a `Tile` of this dim means: that of its outermost atom; None for a dim of one element."""
         tables, atoms = self.structure.tables, self.structure.atoms

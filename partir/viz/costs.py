@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from partir.cost.estimate import CollectiveCost, Estimate, estimate
 from partir.sharding import plan as plan_
-from partir.sharding.actions import Action, Prefer
+from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment
 from partir.sharding.groups import without_numbers
 from partir.viz.report import bytes_text, seconds_text
@@ -69,12 +69,11 @@ def priced_conflicts(now: Estimate) -> list[str]:
     sites = _sites(assignment)
     lines: list[str] = []
     for (scope, axis, loser), _ in sorted(sites.items(), key=lambda item: -item[1])[:PRICED]:
-        members = assignment.classes.arguments_by_class[loser]
-        first = next(((argument, dim) for argument, dim, part in members if part == 0), None)
-        if first is None or not scope:
+        preferences = assignment.preferences(scope, loser, axis)
+        if not preferences or not scope:
             continue
-        name, dim = assignment.structure.addresses.names[first[0]], first[1]
-        other = estimate(plan_.make(assignment.apply(Prefer(scope, name, dim, axis))), now.target)
+        name, dim = preferences[0].value, preferences[0].dim
+        other = estimate(plan_.make(assignment.apply(*preferences)), now.target)
         change = other.step_seconds - now.step_seconds
         sign = "+" if change >= 0 else "-"
         lines.append(
@@ -85,12 +84,17 @@ def priced_conflicts(now: Estimate) -> list[str]:
 
 
 def _sites(assignment: Assignment) -> dict[tuple[str, str, int], int]:
-    """For each kind of site, axis and class that lost there, the bytes of the results."""
+    """For each kind of site, axis and class that lost there (the first of those alike), the bytes of the results."""
     tables, classes = assignment.structure.tables, assignment.classes
     sites: dict[tuple[str, str, int], int] = defaultdict(int)
+
+    def first_of(class_: int) -> int:
+        group = assignment.group_of.get(class_)
+        return class_ if group is None else group.classes[0]
+
     for conflict in assignment.conflicts:
         row = tables.rows[conflict.row]
         size = sum(tables.bytes_of[result] for result in row.results)
-        for loser in {int(classes.of_factor[factor]) for factor in conflict.losers}:
+        for loser in {first_of(int(classes.of_factor[factor])) for factor in conflict.losers}:
             sites[without_numbers(tables.scope(row)), conflict.axis, loser] += size
     return sites

@@ -13,7 +13,8 @@ from partir import zoo
 from partir.cost import targets
 from partir.cost.collectives import best
 from partir.cost.estimate import estimate, model_of
-from partir.cost.kernels import FUSINGS, build
+from partir.cost.fusing import FUSINGS
+from partir.cost.kernels import build
 from partir.cost.memory import tiled_bytes
 from partir.cost.standing import Standing
 from partir.cost.timeline import Transfers, step_seconds

@@ -280,6 +280,19 @@ def test_a_report_names_a_search_as_its_user_wrote_it():
     assert part.report().rows[0][0] == "Search(('data', 'model'), algorithm=MCTS(20))"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_repeated_parts_taken_once_have_the_price_of_the_whole(seed):
+    env, rng = environment("gpt"), np.random.default_rng(seed)
+    state = ()
+    for _ in range(6):
+        offered = env.prefers(state) or env.tiles(state)
+        state = (*state, offered[int(rng.integers(len(offered)))])
+
+        assert env.price(state).seconds == pytest.approx(env.exact(state).seconds, rel=1e-3)
+        assert env.price(state).bytes == pytest.approx(env.exact(state).bytes, rel=0.03)
+    assert any(decision.kind == "prefer" for decision in state)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_that_could_be_added_to_what_is_found_is_better(seed):
     example = zoo.gns(steps=2)

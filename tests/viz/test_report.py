@@ -5,7 +5,7 @@ import pytest
 import partir
 from partir import DataParallel, Megatron, ZeRO, zoo
 from partir.viz.inventory import classes_table, scope_collectives_table
-from partir.viz.report import argument_bytes, arguments_table, collectives_by_scope
+from partir.viz.report import argument_bytes, arguments_table, collectives_by_scope, seconds_text
 
 pytestmark = pytest.mark.jax
 
@@ -99,3 +99,18 @@ def test_with_a_target_the_report_names_the_largest_costs_and_prices_conflicts()
     assert "conflicts, the other way:" in said[at:]
     assert "a step would take" in said[at:]
     assert "the largest costs" not in str(tr.partition(schedule).report())
+
+
+def test_a_conflict_is_priced_in_all_repeated_layers():
+    example = zoo.gpt(layers=3, d_model=256, heads=4, vocab=512, seq=128, batch=16)
+    tr = partir.jit(example.fun, mesh=partir.Mesh(data=4, model=2), donate_argnums=example.donate_argnums).trace(*example.args)
+    hidden = [("params/layer_" + str(layer) + "/mlp/down/w", 0, "data") for layer in range(3)]
+    schedule = [DataParallel("data"), *(partir.Tile(*place) for place in hidden)]
+
+    said = str(tr.partition(schedule, target="tpu_v3").report())
+
+    everywhere = [partir.Prefer("layer_*/mlp-block/mlp/down", *place) for place in hidden]
+    other = tr.partition([*schedule, *everywhere], target="tpu_v3").estimate.step_seconds
+    lines = said[said.index("conflicts, the other way:") :].splitlines()
+    line = next(line for line in lines if line.strip().startswith("layer_*/mlp-block/mlp/down:"))
+    assert f"a step would take {seconds_text(other)} " in line
