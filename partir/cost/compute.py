@@ -132,11 +132,16 @@ class Roofline:
         np.maximum.at(found, kernel, whole / row_cut[row])
         return np.minimum(found, MASKS * touched / self.target.hbm_bytes_per_second)
 
-    def apart(self, kernels: Sequence[int], touched: Sequence[float], reductions: Floats) -> Floats:
-        """Seconds on each unit [4, S] of what kernels do only after a collective, in a loop of its own."""
-        found = np.zeros((4, len(kernels)))
-        found[2] = np.array(touched) / (self.target.hbm_bytes_per_second * self.target.efficiency.memory)
-        found[3] = np.where(self.has_matrix, reductions, 0.0)[list(kernels)]
+    def apart(self, split: dict[int, float], alone: Sequence[int], reductions: Floats) -> Floats:
+        """Seconds on each unit [4, S] of what kernels do only after a collective, in a loop of its own: those that are split,
+        with the bytes they move for that, and reductions that are done alone."""
+        kernels = [*split]
+        found = np.zeros((4, len(split) + len(alone)))
+        found[2, : len(split)] = np.array([*split.values()]) / (
+            self.target.hbm_bytes_per_second * self.target.efficiency.memory
+        )
+        found[3, : len(split)] = np.where(self.has_matrix, reductions, 0.0)[kernels]
+        found[3, len(split) :] = reductions[[*alone]]
         return found
 
     def seconds(self, row_cut: Floats, touched: Floats, padding: Floats | None, reductions: Floats) -> Floats:

@@ -34,7 +34,10 @@ from partir.sharding.spread import FactorAxes
 from partir.sharding.tables import Tables
 
 COPIED_TWICE = 4
-"""What two copies read and write. Those that fit into the memory on the chip go through that, beside other work."""
+"""What two copies read and write."""
+
+THROUGH_CHIP = 0.5
+"""How much of that is left of copies that fit into the memory on the chip; nothing where they run beside kernels."""
 
 
 @dataclass(frozen=True)
@@ -271,8 +274,9 @@ class Model:
         np.maximum(touched, 0.0, out=touched)
         moved_bytes = touched if target.on_chip_bytes is None else off_chip(kernels, local, touched, target.on_chip_bytes)
         arguments, results, replaced, resident = self._boundary(plan, sizes, standing)
-        in_memory = [size for size in replaced if size >= (target.on_chip_bytes or 0)]
-        copied = moved.copied + COPIED_TWICE * sum(in_memory)
+        near = target.on_chip_bytes or 0
+        through_chip = 0.0 if target.overlaps else THROUGH_CHIP
+        copied = moved.copied + COPIED_TWICE * sum(size * (through_chip if size < near else 1.0) for size in replaced)
         copy_seconds = copied / (target.hbm_bytes_per_second * target.efficiency.memory)
         padding = None
         if target.matrix_unit > 1:
@@ -281,10 +285,10 @@ class Model:
         reductions = roofline.reduction_seconds(row_cut, touched)
         units = roofline.seconds(row_cut, moved_bytes, padding, reductions) * kernels.times
         seconds = units.max(axis=0) + target.efficiency.overhead_seconds * kernels.times
-        split, written = [*moved.apart], [*moved.apart.values()]
-        apart = roofline.apart(split, written, reductions) * kernels.times[split]
-        seconds[split] += apart.max(axis=0) + target.efficiency.overhead_seconds * kernels.times[split]
-        touched[split] += written
+        split = [*moved.apart, *moved.alone]
+        apart = roofline.apart(moved.apart, moved.alone, reductions) * kernels.times[split]
+        np.add.at(seconds, split, apart.max(axis=0) + target.efficiency.overhead_seconds * kernels.times[split])
+        touched[[*moved.apart]] += [*moved.apart.values()]
         row_flops = roofline.flops / row_cut * self.row_times
         row_flops[kernels.counted < 0] = 0.0
         for value, start, stop in kernels.copies:

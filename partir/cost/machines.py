@@ -62,9 +62,16 @@ def _tpu(
         on_chip,
         device_cores * clock * 1024 / 18.5,
         overlaps=overlaps,
+        scatters_by_all_reduce=dims == 3,
         efficiency=reaches,
         device_kinds=kinds,
-        sources={"far": _DCN, "overlaps": _LIBTPU, "reduced_per_second": _REDUCES, **sources},
+        sources={
+            "far": _DCN,
+            "overlaps": _LIBTPU,
+            "scatters_by_all_reduce": _LIBTPU,
+            "reduced_per_second": _REDUCES,
+            **sources,
+        },
     )
 
 
@@ -125,7 +132,7 @@ TPU_V2 = _tpu(
     cores=2,
     kinds=("TPU v2",),
     far=100e9 / 8 / 8,
-    reaches=_reaches(1.0, 0.3, 0.801, 4.06e-7, "v3", "v2"),
+    reaches=_reaches(0.961, 0.287, 0.873, 1.0e-6, "v3", "v2"),
     overlaps=(),
     sources={
         "flops_per_second": f"{_CACM}: 46 TFLOP/s a chip of two cores",
@@ -154,7 +161,7 @@ TPU_V3 = _tpu(
     cores=2,
     kinds=("TPU v3",),
     far=100e9 / 8 / 8,
-    reaches=_reaches(1.0, 0.3, 0.801, 4.06e-7, "v3"),
+    reaches=_reaches(0.961, 0.287, 0.873, 1.0e-6, "v3"),
     overlaps=(),
     sources={
         "flops_per_second": f"{_CACM}: 123 TFLOP/s a chip of two cores",
@@ -183,9 +190,10 @@ TPU_V4 = _tpu(
     cores=1,
     kinds=("TPU v4",),
     far=50e9 / 8,
-    reaches=_reaches(0.745, 0.539, 0.63, 0.0, "v4"),
+    reaches=_reaches(0.673, 0.541, 0.7, 6.2e-7, "v4"),
     on_chip=128 * 2**20,
     device_cores=2,
+    overlaps=(),
     sources={
         "on_chip_bytes": f"{_V4}: 128 MiB of common memory (CMEM)",
         "flops_per_second": f"{_V4}: 275 TFLOP/s",
@@ -214,7 +222,7 @@ TPU_V5E = _tpu(
     cores=1,
     kinds=("TPU v5 lite", "TPU v5e"),
     far=200e9 / 8 / 8,
-    reaches=_reaches(0.836, 1.0, 0.782, 0.0, "v5e"),
+    reaches=_reaches(0.857, 1.0, 0.782, 0.0, "v5e"),
     on_chip=128 * 2**20,
     sources={
         "on_chip_bytes": f"{_BOOK}: 128 MiB of vector memory (VMEM)",
@@ -244,9 +252,10 @@ TPU_V5P = _tpu(
     cores=1,
     kinds=("TPU v5p", "TPU v5"),
     far=200e9 / 8 / 4,
-    reaches=_reaches(0.836, 1.0, 0.782, 0.0, "v5e", "v5p"),
+    reaches=_reaches(0.857, 1.0, 0.782, 0.0, "v5e", "v5p"),
     on_chip=128 * 2**20,
     device_cores=2,
+    overlaps=(),
     sources={
         "on_chip_bytes": "jax 0.12, jax/_src/tpu_info.py: 64 MiB of vector memory (VMEM) a core",
         "flops_per_second": f"{_CLOUD}/v5p: 459 TFLOP/s bf16, 918 TOP/s int8",
@@ -275,7 +284,7 @@ TPU_V6E = _tpu(
     cores=1,
     kinds=("TPU v6 lite", "TPU v6e"),
     far=400e9 / 8 / 8,
-    reaches=_reaches(0.836, 1.0, 0.782, 0.0, "v5e", "v6e"),
+    reaches=_reaches(0.857, 1.0, 0.782, 0.0, "v5e", "v6e"),
     on_chip=128 * 2**20,
     unit=256,
     sources={

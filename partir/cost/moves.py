@@ -86,14 +86,15 @@ class Owed:
 
 @dataclass(eq=False)
 class Moves:
-    """All collectives of a plan, the memory they take, by how many bytes kernels read more (or less) for reshards,
-    what kernels write and read because a collective interrupts them, and the bytes that are read and written to narrow what is
-    sent."""
+    """All collectives of a plan, the memory they take, by how many bytes kernels read more (or less) for reshards; what kernels
+    write and read because a collective interrupts them, the reductions that are done alone because of one, and the bytes that
+    are read and written to narrow what is sent."""
 
     owed: list[Owed] = field(default_factory=list[Owed])
     intervals: Intervals = field(default_factory=Intervals)
     read_more: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
     apart: dict[int, float] = field(default_factory=dict[int, float])
+    alone: list[int] = field(default_factory=list[int])
     copied: float = 0.0
 
     @property
@@ -153,9 +154,10 @@ class _Mover:
         groups: dict[tuple[object, ...], list[Owed]] = {}
         every, self.found.owed = self.found.owed, []
         for owed in every:
-            step, _, size, _ = owed.steps[0]
-            alone = step.kind == "reduce_scatter" and size > ALONE_BYTES
-            if len(owed.steps) > 1 or step.kind not in kinds or alone or not isinstance(owed.owed, Settlement):
+            step, devices, size, _ = owed.steps[0]
+            kind = self.sent_as(step, devices)
+            alone = kind == "reduce_scatter" and size > ALONE_BYTES
+            if len(owed.steps) > 1 or kind not in kinds or alone or not isinstance(owed.owed, Settlement):
                 self.found.owed.append(owed)
                 continue
             free, bound = self.standing.apart(owed.places)
@@ -163,13 +165,13 @@ class _Mover:
                 self.found.owed.append(replace(owed, places=bound))
             if free.values:
                 self.found.owed.append(replace(owed, places=free))
-                groups.setdefault((step.kind, step.axes, step.reduction, owed.times), []).append(self.found.owed[-1])
+                groups.setdefault((kind, step.axes, step.reduction, owed.times), []).append(self.found.owed[-1])
         for together in groups.values():
             counts = [len(owed.places.values) for owed in together]
             each = [owed.steps[0] for owed in together]
             alone = sum([choice.seconds * count for (_, _, _, choice), count in zip(each, counts, strict=True)])
             size = sum([size * count for (_, _, size, _), count in zip(each, counts, strict=True)])
-            kind = each[0][0].kind
+            kind = self.sent_as(each[0][0], each[0][1])
             share = best(kind, size, self.links[each[0][0].axes]).seconds / alone if alone else 1.0
             last = max(after for owed in together for after in owed.places.after)
             for owed, (step, devices, own, choice) in zip(together, each, strict=True):
@@ -211,6 +213,7 @@ class _Mover:
             self.found.intervals.add(places.early if early else places.starts, places.stops, size)
         if gathers:
             self.interrupt(places, 0.0)
+            self.found.alone += places.alone
         whole = self.sizes.padded(value, reshard.before)
         if scale < 1:
             self.found.copied += (1 + scale) * whole * len(places.values) * self.planned.times(reshard.region)
@@ -219,6 +222,11 @@ class _Mover:
         kernels += places.kernels
         sizes += [more] * len(places.kernels)
         self.owe(reshard, value, reshard.before, reshard.steps, reshard.region, places, scale)
+
+    def sent_as(self, step: Step, devices: int) -> str:
+        """The kind of collective that a step is on the wires."""
+        whole = devices == self.wiring.mesh.size and self.wiring.target.scatters_by_all_reduce
+        return "all_reduce" if step.kind == "reduce_scatter" and whole else step.kind
 
     def owe(
         self,
@@ -241,7 +249,7 @@ class _Mover:
                 size /= devices
                 continue
             moved = size * devices if step.kind == "all_gather" else size
-            found.append((step, devices, moved, best(step.kind, moved, link)))
+            found.append((step, devices, moved, best(self.sent_as(step, devices), moved, link)))
             if step.kind == "all_gather":
                 size = moved
             elif step.kind == "reduce_scatter":

@@ -76,6 +76,8 @@ def _read(value: Any, kind: Any, at: str, wrong: list[str]) -> Any:
         expected, fits = "an object", isinstance(value, dict)
         if fits:
             return _record(value, kind, at, wrong)
+    elif kind is bool:
+        expected, fits = "true or false", isinstance(value, bool)
     elif kind is int:
         expected, fits = "a whole number, 1 or more", type(value) in (int, float) and value == value // 1 and value >= 1
     elif kind is float:

@@ -100,6 +100,8 @@ class Target:
     torus: tuple[int, ...] | None = None
     overlaps: tuple[str, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "collective_permute")
     """The collectives that can run while the device computes."""
+    scatters_by_all_reduce: bool = False
+    """Whether a sum that is scattered over all devices of a slice is sent as an all_reduce (TPUs of a 3D torus)."""
     efficiency: Efficiency = Efficiency()
     device_kinds: tuple[str, ...] = ()
     """What JAX calls such a device (`device.device_kind`), or how that begins."""

@@ -135,6 +135,7 @@ def damaged(path, change):
         (lambda r: r["target"].update(torus=[2, 0]), r"target.torus\[1\] is 0, not a whole number, 1 or more"),
         (lambda r: r["target"].update(platform="npu"), 'target.platform is "npu", not one of tpu, gpu, cpu'),
         (lambda r: r["target"].update(innermost="model"), 'target.innermost is "model", not a list'),
+        (lambda r: r["target"].update(scatters_by_all_reduce=1), "target.scatters_by_all_reduce is 1, not true or false"),
         (lambda r: r["target"].update(sources=[]), r"target.sources is \[\], not an object"),
         (lambda r: r["target"]["sources"].update(near=1), r"target.sources\[near\] is 1, not text"),
         (lambda r: r["target"]["flops_per_second"].update(bf16=None), r"target.flops_per_second\[bf16\] is null, not a number"),

@@ -29,6 +29,7 @@ MODELS = {
     "layer": lambda: zoo.mlp((256, 512), batch=512, bias=False),
     "mlp": lambda: zoo.mlp((256, 512, 256), batch=512),
     "gpt": lambda: zoo.gpt(layers=2, d_model=64, heads=4, vocab=256, seq=32, batch=16),
+    "long": lambda: zoo.gpt(layers=2, d_model=256, heads=4, vocab=256, seq=512, batch=16),
 }
 
 
@@ -150,7 +151,7 @@ def test_earlier_tactics_stay():
 
 def test_a_scope_limits_the_search_to_what_lives_there():
     search = Search("model", MCTS(10), scopes=["attention-block"], target=partir.targets.get("tpu_v3"))
-    part = traced("gpt").partition([DataParallel("data"), search])
+    part = traced("long").partition([DataParallel("data"), search])
 
     tiled = [a.value for a in part.assignment.actions if isinstance(a, Tile) and a.axis == "model"]
     assert tiled
