@@ -314,14 +314,15 @@ def document(rows: list[Row], fitted: dict[str, Any], refused: list[tuple[Case, 
         ("compute, TPU, held out", *spread([row.compute for row in tpu]), "15 % median", str(len(tpu))),
         ("compute, GPU, held out (no bar: a roofline)", *spread([row.compute for row in gpu]), "", str(len(gpu))),
     ]
-    lowest = f"{min(ranks.values()):.2f}" if ranks else "-"
+    by_platform = {name: [rank for (_, where), rank in ranks.items() if where.startswith(name)] for name in ("tpu", "gpu")}
+    lowest = ", ".join(f"{name.upper()} {min(own):.3f} of {len(own)}" for name, own in by_platform.items() if own)
     ordered, apart = ordered_pairs(rows)
     exact = sum(row.exact for row in rows)
     others = sum(record["fits"] for _, record in refused)
     counted = [
         "- Collectives as planned in kind and number, and no more bytes (or fewer that move the same: XLA takes small sums out "
         f"of loops): {exact} of {len(rows)}.",
-        f"- Rank correlation of step times over the schedules of one model: lowest {lowest} of {len(ranks)} (bar: 0.95).",
+        f"- Rank correlation of step times over the schedules of one model: lowest {lowest} (bar: 0.95).",
         f"- Pairs of schedules of one model whose step times are more than 5 % apart: in the right order {ordered} of {apart}.",
         f"- Fits or does not fit, where more than 25 % from the limit: right in {right} of {sure}.",
         f"- Programs that were not compiled for other reasons than memory: {others}.",
