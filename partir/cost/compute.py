@@ -29,6 +29,9 @@ MASKS = 5.0
 """A reduction takes no longer than this many times what its kernel reads and writes: one of a mask, which is in no memory, is
 done with the reduction beside it."""
 
+ON_CHIP_SHARE = 0.8
+"""The part of the memory on the chip that compilers fill with what is read again."""
+
 
 def element_of(value: SSAValue) -> str:
     """The element type of a value by name (`f32`)."""
@@ -137,9 +140,8 @@ class Roofline:
         with the bytes they move for that, and reductions that are done alone."""
         kernels = [*split]
         found = np.zeros((4, len(split) + len(alone)))
-        found[2, : len(split)] = np.array([*split.values()]) / (
-            self.target.hbm_bytes_per_second * self.target.efficiency.memory
-        )
+        rate = self.target.hbm_bytes_per_second * self.target.efficiency.memory
+        found[2, : len(split)] = np.array([*split.values()]) / rate
         found[3, : len(split)] = np.where(self.has_matrix, reductions, 0.0)[kernels]
         found[3, len(split) :] = reductions[[*alone]]
         return found
@@ -169,10 +171,6 @@ def kernel_bytes(kernels: Kernels, local_bytes: Floats) -> Floats:
     read: Floats = np.bincount(reader, local_bytes[value] * kernels.read_share, kernels.count).astype(np.float64)
     read += np.bincount(kernels.maker[made], local_bytes[made] * kernels.written_share[made], kernels.count)
     return read
-
-
-ON_CHIP_SHARE = 0.8
-"""The part of the memory on the chip that compilers fill with what is read again."""
 
 
 def off_chip(kernels: Kernels, local_bytes: Floats, touched: Floats, capacity: float) -> Floats:

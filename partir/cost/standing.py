@@ -184,8 +184,9 @@ class Standing:
                 found.before.append(start)
                 readers_in = {(k, row) for row, _ in own_uses if row >= 0 for k in self.kernels.of_row[row]}
                 found.kernels += {k for k, _ in readers_in}
-                found.interrupted += {k for k, row in readers_in if self._follows_contraction(k, row)}
-                if own < self.kernels.tables.argument_count:
+                split = {k for k, row in readers_in if self._follows_contraction(k, row)}
+                found.interrupted += split
+                if not split and own < self.kernels.tables.argument_count:
                     found.alone += sorted(k for k, _ in readers_in if self._normalises(k))[:1]
         return found
 

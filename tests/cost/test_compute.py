@@ -11,6 +11,7 @@ import pytest
 import partir
 from partir import zoo
 from partir.cost import targets
+from partir.cost.collectives import best
 from partir.cost.compute import kernel_bytes, off_chip
 
 pytestmark = pytest.mark.jax
@@ -142,3 +143,63 @@ def test_state_that_fits_on_the_chip_is_copied_through_it(name, rows, copies):
     assert (
         any(kernel.op == "copy for collectives" and kernel.bytes >= 4 * 4 * rows * 1024 for kernel in found.kernels) == copies
     )
+
+
+def layers(params, x):
+    for w in params:
+        x = jnp.sin(x @ w)
+    return jnp.sum(x)
+
+
+def descent(params, x):
+    return [w - 0.1 * g for w, g in zip(params, jax.grad(layers)(params, x), strict=True)]
+
+
+DATA = partir.DataParallel("data", inputs=["x"])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("tpu_v3", "reduce_scatter"), ("tpu_v4", "all_reduce"), ("tpu_v5p", "all_reduce")])
+def test_a_sum_scattered_over_all_of_a_3d_slice_is_sent_as_an_all_reduce(name, kind):
+    mesh = partir.Mesh(data=8)
+    schedule = [DATA, partir.ZeRO("data", stage=3, params="params")]
+    found = estimated(descent, [shape(512, 512)], shape(256, 512), target=name, mesh=mesh, schedule=schedule, donate=(0,))
+
+    scattered = [item for item in found.collectives if item.kind == "reduce_scatter"]
+
+    link = targets.get(name).lay(mesh).link(("data",))
+    assert [item.seconds for item in scattered] == [pytest.approx(best(kind, 4 * 512 * 512, link).seconds)]
+
+
+@pytest.mark.parametrize(("name", "together"), [("h100", True), ("tpu_v5e", False)])
+def test_gpus_scatter_gradients_when_the_last_is_there(name, together):
+    schedule = [DATA, partir.ZeRO("data", stage=3, params="params")]
+    params = [shape(512, 512)] * 4
+    mesh = partir.Mesh(data=4)
+    found = estimated(descent, params, shape(256, 512), target=name, mesh=mesh, schedule=schedule, donate=(0,))
+
+    starts = {move.after for owed in found.moved.owed for move in owed.moves() if move.kind == "reduce_scatter"}
+
+    assert (len(starts) == 1) == together
+
+
+def test_the_gradient_of_a_layer_norm_waits_for_its_scale_alone():
+    def normed(scale, w, x):
+        mean = jnp.mean(x, axis=-1, keepdims=True)
+        spread = jnp.mean((x - mean) ** 2, axis=-1, keepdims=True)
+        return jnp.sum(jnp.sin(((x - mean) * jax.lax.rsqrt(spread + 1e-5) * scale) @ w))
+
+    def step(params, x):
+        scale, w = params
+        grads = jax.grad(lambda s, w, x: normed(s, w, jnp.sin(x)), argnums=(0, 1, 2))(scale, w, x)
+        return (scale - 0.1 * grads[0], w - 0.1 * grads[1]), grads[2]
+
+    target, mesh = plain("tpu_v3"), partir.Mesh(data=4)
+    args = (shape(1024), shape(1024, 1024)), shape(4096, 1024)
+
+    whole, cut = (
+        estimated(step, *args, target=target, mesh=mesh, schedule=[DATA, *more], donate=(0,))
+        for more in ([], [partir.ZeRO("data", stage=3, params="params/0")])
+    )
+
+    one = 1024 * 1024 / target.reduced_per_second
+    assert cut.compute_seconds - whole.compute_seconds == pytest.approx(one, rel=0.2)
