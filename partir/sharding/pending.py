@@ -122,6 +122,7 @@ def _worth(
     sums = {tables.rows[a.add].results[0]: a for a in tables.accumulators.values()}
 
     devices: dict[frozenset[str], int] = {}
+    meetings: dict[tuple[int, str], tuple[list[int], int, int] | None] = {}
 
     def at_once(value: int) -> float:
         axes = axes_of_value[value]
@@ -141,7 +142,9 @@ def _worth(
                     least[value, axis] = least[carried.result, axis] / carried.trips
                     keep.setdefault(value, set()).add(axis)
                     continue
-                meeting = _meeting(assignment, value, axis, possible)
+                if (value, axis) not in meetings:
+                    meetings[value, axis] = _meeting(assignment, value, axis, possible)
+                meeting = meetings[value, axis]
                 if meeting is None:
                     continue
                 through, result, sharers = meeting
