@@ -48,11 +48,12 @@ class _Gains:
 class MCTS(Searcher):
     """First every decision is priced alone: its gain is its prior, corrected by what it gains in the states it is added to.
 
-    Then, of `period` episodes, most change the best state to one that was not priced: they add each decision in turn, or drop,
-    swap or move one by chance. One drops a decision and decides on from there; one goes down the tree: it is walked by upper
-    confidence bounds, a node gets another child when it was passed often enough (`widening`), and what is added is decided on
-    from there. The reward is how many times better than the start a state is, as a logarithm. Deterministic by `seed`. At most
-    two states are priced in an episode.
+    Then the best state is changed, each time to one that was not priced: decisions are added in turn, and by chance one is
+    added, dropped, swapped or moved. When all have been added in turn, of `period` episodes one goes down the tree: it is
+    walked by upper confidence bounds, a node gets another child when it was passed often enough (`widening`), and what is added
+    is decided on from there. The others go on changing the best state, also by each group on two axes at once, or drop one of
+    its decisions or groups and decide on from there. The reward is how many times better than the start a state is, as a
+    logarithm. Deterministic by `seed`. At most two states are priced in an episode.
     """
 
     episodes: int = 500
@@ -79,8 +80,9 @@ class _Search:
         self.start = run.environment.price(())
         self.gains: dict[Decision, _Gains] = {}
         self.extended: State | None = None
-        self.additions: Iterator[Decision] = iter(())
-        self.in_turn = False
+        self.singles: Iterator[State] | None = None
+        self.pairs: Iterator[State] = iter(())
+        self.in_turn = self.whole_groups = False
 
     def reward(self, price: Price) -> float:
         return math.log(self.start.cost / price.cost) if price.cost > 0 else 0.0
@@ -97,33 +99,55 @@ class _Search:
             self.under_way.count()
         turn = 0
         while not self.under_way.spent:
-            turn = turn % self.settings.period + 1
-            new = None
-            if turn == self.settings.period - 2:
-                new = self.rebuilt()
-            elif turn < self.settings.period:
-                new = self.neighbour()
+            new = self.neighbour() if self.is_climbing else None
+            if new is None:
+                turn = (turn + 1) % self.settings.period
+                if turn:
+                    new = self.neighbour() if turn % 2 else self.rebuilt()
             if new is not None:
                 self.price(new)
             else:
                 self.descend(root)
             self.under_way.count()
 
+    @property
+    def is_climbing(self) -> bool:
+        """Whether not every decision was added to the best state yet."""
+        return self.under_way.best is not self.extended or self.singles is not None
+
     def neighbour(self) -> State | None:
-        """The best state changed to one that means something new, in turn by one decision more, the best prior first, and by
-        chance; None where a few changes have all been seen."""
+        """The best state changed to one that means something new, in turn by an extension and by chance; None where a few
+        changes have all been seen."""
         best = self.under_way.best
         if best is not self.extended:
-            self.extended, self.additions = best, iter(self.ordered(best))
+            self.extended, ordered = best, self.ordered(best)
+            self.singles, self.pairs = ((*best, decision) for decision in ordered), self.doubled(best, ordered)
         self.in_turn = not self.in_turn
-        more = self.new((*best, decision) for decision in self.additions) if self.in_turn else None
+        more = None
+        if self.in_turn and self.singles is not None:
+            more = self.new(self.singles)
+            self.singles = None if more is None else self.singles
+        if self.in_turn and more is None:
+            more = self.new(self.pairs)
         return more or self.new(self.changed(best) for _ in range(CHANGES if best else 0))
 
+    def doubled(self, state: State, ordered: Sequence[Decision]) -> Iterator[State]:
+        """The state with each group on two axes at once: on one alone it may cost more than it brings."""
+        for first in ordered:
+            if first.kind != "prefer":
+                alike = [d for d in self.environment.tiles((*state, first)) if d.name == first.name and d.kind == first.kind]
+                yield from ((*state, first, second) for second in alike)
+
     def rebuilt(self) -> State | None:
-        """The best state without one of its decisions, decided on from there without it."""
+        """The best state without one of its decisions, or of its groups on all axes, decided on from there without it."""
         best = self.under_way.best
-        places = [int(self.rng.integers(len(best))) for _ in range(CHANGES)] if best else []
-        return self.new(self.rolled_out(best[:k] + best[k + 1 :], best[k]) for k in places)
+        out = [best[int(self.rng.integers(len(best)))] for _ in range(CHANGES)] if best else []
+        self.whole_groups = not self.whole_groups
+        if self.whole_groups:
+            dropped = [tuple(d for d in best if d.name == one.name) for one in out]
+        else:
+            dropped = [(one,) for one in out]
+        return self.new(self.rolled_out(tuple(d for d in best if d not in without), without) for without in dropped)
 
     def new(self, states: Iterable[State]) -> State | None:
         """The first state that means something new."""
@@ -174,10 +198,10 @@ class _Search:
         order = sorted(range(len(legal)), key=lambda i: -(self.prior(legal[i]) + noise[i]))
         return [legal[i] for i in order]
 
-    def rolled_out(self, state: State, without: Decision | None = None) -> State:
+    def rolled_out(self, state: State, without: State = ()) -> State:
         """A state after further decisions, each by a softmax over priors in which stopping takes part."""
         for _ in range(self.settings.depth - len(state)):
-            legal = [decision for decision in self.environment.tiles(state) if decision != without]
+            legal = [decision for decision in self.environment.tiles(state) if decision not in without]
             picked = self.picked(legal)
             if picked is None:
                 break
