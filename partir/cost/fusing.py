@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -25,30 +25,16 @@ class Fusing:
     """Whether a pointwise kernel writes over an operand of its size that dies there."""
 
 
-FUSINGS = {
-    "tpu": Fusing(
-        into_matrix=True,
-        narrow_operands=True,
-        copies_state=True,
-        frees_early=True,
-        joined=("all_reduce",),
-        in_place=True,
-    ),
-    "gpu": Fusing(
-        into_matrix=False,
-        narrow_operands=False,
-        copies_state=False,
-        frees_early=False,
-        joined=("all_reduce", "reduce_scatter"),
-        in_place=False,
-    ),
-    "cpu": Fusing(
-        into_matrix=False,
-        narrow_operands=False,
-        copies_state=False,
-        frees_early=True,
-        joined=("all_reduce",),
-        in_place=True,
-    ),
-}
+_GPU = Fusing(
+    into_matrix=False,
+    narrow_operands=False,
+    copies_state=False,
+    frees_early=False,
+    joined=("all_reduce", "reduce_scatter"),
+    in_place=False,
+)
+_CPU = replace(_GPU, frees_early=True, joined=("all_reduce",), in_place=True)
+_TPU = replace(_CPU, into_matrix=True, narrow_operands=True, copies_state=True)
+
+FUSINGS = {"tpu": _TPU, "gpu": _GPU, "cpu": _CPU}
 """By platform, as XLA does."""
