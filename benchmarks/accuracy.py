@@ -368,7 +368,8 @@ def document(rows: list[Row], fitted: dict[str, Any], refused: list[tuple[Case, 
         "(TPU) or a roofline over its instructions (GPU). Efficiencies are fitted on every other program of a machine; *held "
         "out* are the others. *Whole models held out*: nothing was fitted on the model, on machines with several (for v5p that "
         "leaves two programs to predict ten from, too few). The rules of the estimate were found by looking at programs of "
-        "this page, so none of them is unseen in that sense. The TPUs that partir knows come with the efficiencies fitted on all.",
+        "this page, so none of them is unseen in that sense. The TPUs that partir knows come with the "
+        "efficiencies fitted on all.",
         table(("", "median error", "90th percentile", "bar", "programs"), summary),
         "\n".join(counted),
         "## Fitted efficiencies",
