@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -135,14 +135,14 @@ class Roofline:
         np.maximum.at(found, kernel, whole / row_cut[row])
         return np.minimum(found, MASKS * touched / self.target.hbm_bytes_per_second)
 
-    def apart(self, split: dict[int, float], alone: Sequence[int], reductions: Floats) -> Floats:
+    def apart(self, split: dict[int, float], reduced: Collection[int], alone: Sequence[int], reductions: Floats) -> Floats:
         """Seconds on each unit [4, S] of what kernels do only after a collective, in a loop of its own: those that are split,
-        with the bytes they move for that, and reductions that are done alone."""
+        with the bytes they move for that, of which `reduced` reduce there, and reductions that are done alone."""
         kernels = [*split]
         found = np.zeros((4, len(split) + len(alone)))
         rate = self.target.hbm_bytes_per_second * self.target.efficiency.memory
         found[2, : len(split)] = np.array([*split.values()]) / rate
-        found[3, : len(split)] = np.where(self.has_matrix, reductions, 0.0)[kernels]
+        found[3, : len(split)] = [reductions[k] if self.has_matrix[k] and k in reduced else 0.0 for k in kernels]
         found[3, len(split) :] = reductions[[*alone]]
         return found
 

@@ -286,7 +286,7 @@ class Model:
         units = roofline.seconds(row_cut, moved_bytes, padding, reductions) * kernels.times
         seconds = units.max(axis=0) + target.efficiency.overhead_seconds * kernels.times
         split = [*moved.apart, *moved.alone]
-        apart = roofline.apart(moved.apart, moved.alone, reductions) * kernels.times[split]
+        apart = roofline.apart(moved.apart, moved.reduced, moved.alone, reductions) * kernels.times[split]
         np.add.at(seconds, split, apart.max(axis=0) + target.efficiency.overhead_seconds * kernels.times[split])
         touched[[*moved.apart]] += [*moved.apart.values()]
         row_flops = roofline.flops / row_cut * self.row_times

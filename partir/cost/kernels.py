@@ -136,6 +136,15 @@ class Kernels:
         return found
 
     @cached_property
+    def rows_of(self) -> list[list[int]]:
+        """The rows that each kernel computes, in the order of the program."""
+        found: list[list[int]] = [[] for _ in range(self.count)]
+        kernel, row = self.parts
+        for at in np.argsort(row, kind="stable").tolist():
+            found[kernel[at]].append(int(row[at]))
+        return found
+
+    @cached_property
     def of_row(self) -> list[list[int]]:
         """The kernels that compute each row."""
         found: list[list[int]] = [[] for _ in self.tables.rows]

@@ -87,13 +87,14 @@ class Owed:
 @dataclass(eq=False)
 class Moves:
     """All collectives of a plan, the memory they take, by how many bytes kernels read more (or less) for reshards; what kernels
-    write and read because a collective interrupts them, the reductions that are done alone because of one, and the bytes that
+    write and read because a collective interrupts them and which of them reduce only after it, the reductions that are done alone because of one, and the bytes that
     are read and written to narrow what is sent."""
 
     owed: list[Owed] = field(default_factory=list[Owed])
     intervals: Intervals = field(default_factory=Intervals)
     read_more: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
     apart: dict[int, float] = field(default_factory=dict[int, float])
+    reduced: set[int] = field(default_factory=set[int])
     alone: list[int] = field(default_factory=list[int])
     copied: float = 0.0
 
@@ -194,6 +195,7 @@ class _Mover:
         """Kernels that are done in two, with the bytes that they write and read for that."""
         for kernel in places.interrupted:
             self.found.apart[kernel] = self.found.apart.get(kernel, 0.0) + size
+        self.found.reduced.update(places.reduced)
 
     def reshard(self, key: Key, reshard: Reshard, uses: tuple[tuple[int, int], ...]) -> None:
         """A value brought to another layout lives from its first use to its last. Two planned values may stand for one value of

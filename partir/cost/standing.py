@@ -31,7 +31,7 @@ class Places:
     What they make lives from `starts` (`early`, if it is made beside kernels) to `stops`, left out where the value has memory
     anyway, or is a result of the program; `kernels` read it. `interrupted` are kernels that a collective makes two of: after a
     contraction they read what was brought; or they make a sum and read it at once (twice where it is else not stored, as it is
-    written first). `alone` are kernels of reductions that are not done with those beside them, as they wait for a parameter.
+    written first). `reduced` are those of them that reduce only after it. `alone` are kernels of reductions that are not done with those beside them, as they wait for a parameter.
     """
 
     values: list[int] = field(default_factory=list[int])
@@ -42,6 +42,7 @@ class Places:
     stops: list[int] = field(default_factory=list[int])
     kernels: list[int] = field(default_factory=list[int])
     interrupted: list[int] = field(default_factory=list[int])
+    reduced: list[int] = field(default_factory=list[int])
     alone: list[int] = field(default_factory=list[int])
 
 
@@ -132,7 +133,9 @@ class Standing:
                 if lists.maker[home] < 0 and lists.born[home] < 0:
                     found.starts.append(after)
                     found.stops.append(max(after, lists.ends[home]))
-                found.interrupted += self._interrupted(own, lists.maker[home], after)
+                interrupted = self._interrupted(own, lists.maker[home], after)
+                found.interrupted += interrupted
+                found.reduced += [k for k in set(interrupted) if self._reduces_after(k, {r for r, _ in tables.uses[own]})]
                 found.values.append(own)
                 found.after.append(after)
                 found.before.append(max(after + 1, lists.wanted[home]))
@@ -157,6 +160,17 @@ class Standing:
         if maker < 0:
             return [after, after]
         return [maker] if any(row >= 0 and maker in kernels.of_row[row] for row, _ in tables.uses[value]) else []
+
+    def _reduces_after(self, kernel: int, rows: set[int]) -> bool:
+        """Whether a kernel reduces what some of its rows make."""
+        tables, after = self.kernels.tables, set[int]()
+        for position in self.kernels.rows_of[kernel]:
+            row = tables.rows[position]
+            if position in rows or any(view is not None and view.source in after for view in row.operands):
+                if row.op.name in REDUCTIONS:
+                    return True
+                after.update(row.results)
+        return False
 
     def read(self, value: int, region: int, uses: tuple[tuple[int, int], ...], without: frozenset[int] = frozenset()) -> Places:
         """Where what a value stands for (but `without` some) is brought to another layout for some uses, in a region: from the
@@ -186,6 +200,7 @@ class Standing:
                 found.kernels += {k for k, _ in readers_in}
                 split = {k for k, row in readers_in if self._follows_contraction(k, row)}
                 found.interrupted += split
+                found.reduced += [k for k in split if self._reduces_after(k, {row for _, row in readers_in})]
                 if not split and own < self.kernels.tables.argument_count:
                     found.alone += sorted(k for k, _ in readers_in if self._normalises(k))[:1]
         return found

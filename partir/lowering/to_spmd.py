@@ -23,6 +23,7 @@ from partir.dialect.spmd import (
 from partir.dialect.stablehlo import OPS
 from partir.lowering.free import Remaker
 from partir.lowering.localise import attributes_of, localise, mask
+from partir.lowering.ties import small_tie
 from partir.lowering.writer import Writer, uncollected
 from partir.sharding.layout import Axes, Layout, local_shape, spec_of, whole
 from partir.sharding.plan import Plan, Reshard
@@ -222,27 +223,48 @@ class _Lowering:
         if found is None:
             value = self.current[reshard.value]
             if reshard.barrier and row is not None:
-                value = self.barrier(value, position, row)
+                value = self.barrier(value, reshard, position, row)
             found = self.moved[id(reshard)] = self.collectives(value, reshard.steps)
         return found
 
-    def barrier(self, value: SSAValue, position: int, row: OpRow) -> SSAValue:
+    def barrier(self, value: SSAValue, reshard: Reshard, position: int, row: OpRow) -> SSAValue:
         """Tie a gather to the phase that reads it: XLA would merge it with the same gather of another phase, and keep the
         gathered tensor alive in between.
 
         before   %g = all_gather %w                                       (in forward and in backward)
         after    %s, %dy' = barrier %w, %dy ; %g = all_gather %s          (in backward; its op reads %dy')
+
+        Where %dy would not be stored but for the barrier, a small value that it is computed from is tied, where it is made.
         """
         for view in row.operands:
             if view is None or self.tables.of_state_alone[view.source]:
                 continue
+            small = small_tie(self.tables, reshard.value, view.source, position)
+            if small is not None and (tied := self.tied_early(value, small)) is not None:
+                return tied
             other = self.instead.get((position, view.source), self.current[view.source])
-            tied = BarrierOp(value, other)
-            self.writer.add(tied)
-            self.instead[position, view.source] = tied.results[1]
-            return tied.results[0]
-        tied = BarrierOp(value)
-        self.writer.add(tied)
+            barrier = BarrierOp(value, other)
+            self.writer.add(barrier)
+            self.instead[position, view.source] = barrier.results[1]
+            return barrier.results[0]
+        barrier = BarrierOp(value)
+        self.writer.add(barrier)
+        return barrier.results[0]
+
+    def tied_early(self, value: SSAValue, small: int) -> SSAValue | None:
+        """A value that waits for another one (of this block), which all others read after the barrier; None where it is not
+        there yet when the other one is."""
+        made = self.current[small]
+        producer, block = made.owner, self.writer.block
+        here = isinstance(value.owner, Operation) and value.owner.parent is block
+        if not isinstance(producer, Operation) or producer.parent is not block or here:
+            return None
+        tied = BarrierOp(value, made)
+        if self.writer.origin is not None:
+            tied.attributes[OriginAttr.KEY] = self.writer.origin
+        block.insert_op_after(tied, producer)
+        made.replace_uses_with_if(tied.results[1], lambda use: use.operation is not tied)
+        self.current[small] = tied.results[1]
         return tied.results[0]
 
     def result(self, result: int, view: View | None) -> SSAValue:
