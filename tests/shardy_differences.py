@@ -180,7 +180,7 @@ class _Comparing:
         found = [frozenset[str]()] * len(self.tables.values)
         for position, row in enumerate(self.tables.rows):
             sums = frozenset(spread.own_sums(position, row, self.plan.rows[position].factor_axes))
-            for slot, view, _ in self.tables.reads[position]:
+            for slot, view, _, _ in self.tables.reads[position]:
                 use = self.plan.uses.get((position, slot))
                 sums |= found[view.source].difference(use[3] if use is not None else ())
             for result in row.results:

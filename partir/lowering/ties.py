@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from partir.dialect.kinds import is_pointwise
 from partir.sharding.tables import Tables
 
 
-def small_tie(tables: Tables, gathered: int, read: int, position: int) -> int | None:
-    """A small value that `read` is computed from, for a gather of `gathered` that row `position` reads beside `read`; None where
-    `read` itself is what to tie the gather to.
+def small_tie(tables: Tables, gathered: Sequence[int], read: int, position: int) -> int | None:
+    """A small value that `read`, an operand of row `position`, is computed from, to tie gathers of `gathered` to; None where
+    `read` itself is what to tie them to.
 
     A value that a barrier passes on is stored. What is computed pointwise of the results of an earlier phase (the gradient of a
     loss, of the logits) would not be: compilers make it again in each kernel that reads it. A small reduction on the way to it
@@ -18,7 +19,9 @@ def small_tie(tables: Tables, gathered: int, read: int, position: int) -> int | 
     """
     row = tables.rows[position]
     phase, count = tables.phase(row), math.prod(tables.shapes[read])
-    used = [r for r, _ in tables.uses[gathered] if 0 <= r < position and tables.phase(tables.rows[r]) != phase]
+    used = [
+        r for value in gathered for r, _ in tables.uses[value] if 0 <= r < position and tables.phase(tables.rows[r]) != phase
+    ]
     small: list[int] = []
     for root in _roots(tables, read, row.region):
         producer = tables.producer[root]

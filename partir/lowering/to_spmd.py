@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -65,6 +66,8 @@ class _Lowering:
         self.moved: dict[int, SSAValue] = {}
         self.instead: dict[tuple[int, int], SSAValue] = {}
         self.coordinates: dict[Axes, SSAValue] = {}
+        self.released: dict[int, SSAValue] = {}
+        self.ahead = self.gathered_ahead()
 
     def run(self) -> ModuleOp:
         plan = self.plan
@@ -223,49 +226,72 @@ class _Lowering:
         if found is None:
             value = self.current[reshard.value]
             if reshard.barrier and row is not None:
-                value = self.barrier(value, reshard, position, row)
+                value = self.release(reshard, position, row)
             found = self.moved[id(reshard)] = self.collectives(value, reshard.steps)
         return found
 
-    def barrier(self, value: SSAValue, reshard: Reshard, position: int, row: OpRow) -> SSAValue:
+    def gathered_ahead(self) -> dict[int, list[Reshard]]:
+        """For each row that reads something gathered anew in its phase, what the next such row reads."""
+        by_row: dict[tuple[int, str], dict[int, list[Reshard]]] = {}
+        for reshard in self.plan.reshards.values():
+            if reshard.barrier and reshard.row >= 0:
+                row = self.tables.rows[reshard.row]
+                by_row.setdefault((row.region, reshard.phase), {}).setdefault(reshard.row, []).append(reshard)
+        ahead: dict[int, list[Reshard]] = {}
+        for rows in by_row.values():
+            in_order = sorted(rows)
+            ahead.update((before, rows[after]) for before, after in pairwise(in_order))
+        return ahead
+
+    def release(self, reshard: Reshard, position: int, row: OpRow) -> SSAValue:
         """Tie a gather to the phase that reads it: XLA would merge it with the same gather of another phase, and keep the
-        gathered tensor alive in between.
+        gathered tensor alive in between. It may start as soon as the row before it that has such a gather can run, so that it
+        moves while that one computes; the first of a phase when its own row can.
 
         before   %g = all_gather %w                                       (in forward and in backward)
-        after    %s, %dy' = barrier %w, %dy ; %g = all_gather %s          (in backward; its op reads %dy')
-
-        Where %dy would not be stored but for the barrier, a small value that it is computed from is tied, where it is made.
+        after    %s, %dy' = barrier %w, %dy ; %g = all_gather %s          (in backward; an op before its reader reads %dy')
         """
+        due = [] if id(reshard) in self.released else [reshard]
+        due += [other for other in self.ahead.pop(position, ()) if other.value in self.current and other is not reshard]
+        if due:
+            self.released.update(zip(map(id, due), self.tied(due, position, row), strict=True))
+        return self.released[id(reshard)]
+
+    def tied(self, due: Sequence[Reshard], position: int, row: OpRow) -> Sequence[SSAValue]:
+        """Values to be gathered, held back until the row can run. Where what it reads would not be stored but for the barrier,
+        a small value that this is computed from is tied, where it is made."""
+        values = [self.current[reshard.value] for reshard in due]
         for view in row.operands:
             if view is None or self.tables.of_state_alone[view.source]:
                 continue
-            small = small_tie(self.tables, reshard.value, view.source, position)
-            if small is not None and (tied := self.tied_early(value, small)) is not None:
-                return tied
+            small = small_tie(self.tables, [reshard.value for reshard in due], view.source, position)
+            early = self.tied_early(values, small) if small is not None else None
+            if early is not None:
+                return early
             other = self.instead.get((position, view.source), self.current[view.source])
-            barrier = BarrierOp(value, other)
+            barrier = BarrierOp(*values, other)
             self.writer.add(barrier)
-            self.instead[position, view.source] = barrier.results[1]
-            return barrier.results[0]
-        barrier = BarrierOp(value)
+            *held, self.instead[position, view.source] = barrier.results
+            return held
+        barrier = BarrierOp(*values)
         self.writer.add(barrier)
-        return barrier.results[0]
+        return barrier.results
 
-    def tied_early(self, value: SSAValue, small: int) -> SSAValue | None:
-        """A value that waits for another one (of this block), which all others read after the barrier; None where it is not
+    def tied_early(self, values: Sequence[SSAValue], small: int) -> Sequence[SSAValue] | None:
+        """Values that wait for another one (of this block), which all others read after the barrier; None where they are not
         there yet when the other one is."""
         made = self.current[small]
         producer, block = made.owner, self.writer.block
-        here = isinstance(value.owner, Operation) and value.owner.parent is block
+        here = any(isinstance(value.owner, Operation) and value.owner.parent is block for value in values)
         if not isinstance(producer, Operation) or producer.parent is not block or here:
             return None
-        tied = BarrierOp(value, made)
+        tied = BarrierOp(*values, made)
         if self.writer.origin is not None:
             tied.attributes[OriginAttr.KEY] = self.writer.origin
         block.insert_op_after(tied, producer)
-        made.replace_uses_with_if(tied.results[1], lambda use: use.operation is not tied)
-        self.current[small] = tied.results[1]
-        return tied.results[0]
+        made.replace_uses_with_if(tied.results[-1], lambda use: use.operation is not tied)
+        *held, self.current[small] = tied.results
+        return held
 
     def result(self, result: int, view: View | None) -> SSAValue:
         value = self.returned[result]

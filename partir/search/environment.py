@@ -91,6 +91,7 @@ class Environment:
     evaluations: int = 0
     _prices: dict[object, Price] = field(default_factory=dict[object, Price])
     _keys: dict[State, object] = field(default_factory=dict[State, object])
+    _sites: dict[State, tuple[Decision, ...]] = field(default_factory=dict[State, "tuple[Decision, ...]"])
 
     def __post_init__(self) -> None:
         for axis in self.axes:
@@ -219,6 +220,12 @@ class Environment:
 
     def prefers(self, state: State) -> tuple[Decision, ...]:
         """For the sites where most was lost: let the loser have the axis there."""
+        found = self._sites.get(state)
+        if found is None:
+            found = self._sites[state] = self._prefers(state)
+        return found
+
+    def _prefers(self, state: State) -> tuple[Decision, ...]:
         decided = self._decided(state)
         sites: dict[tuple[str, str, int], int] = {}
         structure = decided.structure
@@ -279,7 +286,7 @@ class Environment:
 
     def forgotten(self) -> Environment:
         """The same decisions, with nothing priced yet."""
-        fresh = replace(self, evaluations=0, _prices={}, _keys={})
+        fresh = replace(self, evaluations=0, _prices={}, _keys={}, _sites={})
         for name in ("parts", "decisions", "_model", "_standing", "_forward_scopes"):
             if name in self.__dict__:
                 fresh.__dict__[name] = self.__dict__[name]

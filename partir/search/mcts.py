@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -51,8 +52,8 @@ class MCTS(Searcher):
     Then the best state is changed, each time to one that was not priced: decisions are added in turn, and by chance one is
     added, dropped, swapped or moved. When all have been added in turn, of `period` episodes one goes down the tree: it is
     walked by upper confidence bounds, a node gets another child when it was passed often enough (`widening`), and what is added
-    is decided on from there. The others go on changing the best state, also by each group on two axes at once, or drop one of
-    its decisions or groups and decide on from there. The reward is how many times better than the start a state is, as a
+    is decided on from there. The others go on changing the best state, also by the order of its groups and by each group on two
+    axes at once, or drop one of its decisions or groups and decide on from there. The reward is how many times better than the start a state is, as a
     logarithm. Deterministic by `seed`. At most two states are priced in an episode.
     """
 
@@ -121,7 +122,8 @@ class _Search:
         best = self.under_way.best
         if best is not self.extended:
             self.extended, ordered = best, self.ordered(best)
-            self.singles, self.pairs = ((*best, decision) for decision in ordered), self.doubled(best, ordered)
+            self.singles = ((*best, decision) for decision in ordered)
+            self.pairs = chain(earlier(best), self.doubled(best, ordered))
         self.in_turn = not self.in_turn
         more = None
         if self.in_turn and self.singles is not None:
@@ -231,6 +233,18 @@ class _Search:
         new = legal[int(self.rng.integers(len(legal)))]
         to = len(base) if new.kind == "prefer" else int(self.rng.integers(len(base) + 1))
         return (*base[:to], new, *base[to:])
+
+
+def earlier(state: State) -> Iterator[State]:
+    """The state with the decisions of each group taken before those of each earlier one: what is decided first wins where two
+    meet."""
+    names = list(dict.fromkeys(decision.name for decision in state))
+    for later, name in enumerate(names):
+        own = tuple(d for d in state if d.name == name)
+        rest = tuple(d for d in state if d.name != name)
+        for other in names[:later]:
+            at = next(k for k, d in enumerate(rest) if d.name == other)
+            yield (*rest[:at], *own, *rest[at:])
 
 
 CHANGES = 8

@@ -283,21 +283,23 @@ class Assignment:
         for position, action in enumerate(self.actions):
             if isinstance(action, Replicate):
                 pinned.setdefault((self.structure.addresses.find(action.value), action.axis), position)
+        order = {axis: self.claims.order[axis].tolist() for axis in self.mesh.names}
         result: list[tuple[tuple[str, ...], ...]] = []
         for argument in range(tables.argument_count):
             first, count = atoms.start[argument], atoms.count_of(argument)
             own = classes.of_node[first : first + count].tolist()
             taken: list[list[str]] = [[] for _ in own]
-            for axis in self.mesh.names:
-                order = self.claims.order[axis]
-                best = min(range(count), key=lambda k: order[own[k]], default=None)
-                if best is None or order[own[best]] >= pinned.get((argument, axis), NEVER):
+            for axis, claimed in order.items():
+                orders = [claimed[class_] for class_ in own]
+                earliest = min(orders, default=NEVER)
+                if earliest >= pinned.get((argument, axis), NEVER):
                     continue
+                best = orders.index(earliest)
                 if self.claims.divides[axis][own[best]]:
                     taken[best].append(axis)
             result.append(
                 tuple(
-                    tuple(sorted(axes, key=lambda axis: self.claims.order[axis][class_]))
+                    tuple(sorted(axes, key=lambda axis: order[axis][class_]) if len(axes) > 1 else axes)
                     for axes, class_ in zip(taken, own, strict=True)
                 )
             )

@@ -51,7 +51,7 @@ def _possible(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], o
     possible: dict[int, Sums] = {}
     reads, accumulators = tables.reads, tables.accumulators
     for position, row in enumerate(tables.rows):
-        if position not in own and not any(view.source in possible for _, view, _ in reads[position]):
+        if position not in own and not any(source in possible for _, _, source, _ in reads[position]):
             continue
         sums = dict(own.get(position, {}))
         carried = accumulators.get(position)

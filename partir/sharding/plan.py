@@ -133,7 +133,7 @@ class _Planner:
         self.atoms = assignment.structure.atoms
         self.sizes = assignment.mesh.axes
         self.spread = Spread(assignment)
-        self.row_plans: dict[tuple[int, int, FactorAxes], RowPlan] = assignment.structure.memo(assignment.mesh, "rows")
+        self.row_plans: dict[int, RowPlan] = assignment.structure.memo(assignment.mesh, "rows")
 
     def run(self) -> Plan:
         claimed = self.spread.claimed()
@@ -210,7 +210,8 @@ class _Planner:
         else:
             taken = self.claimed.get(position)
             own = self.spread.factor_axes(position, taken) if taken else ()
-        operands, results = self.spread.slots(position, row, own)
+        cut = self.spread.cut(position, row, own)
+        operands, results = cut.operands, cut.results
         sums = self.carried.get(position, {})
         neutral = row.operands[0] is None and is_zero(row.op.operands[row.index]) if sums else True
         masks = () if neutral else (Mask(0, tuple(sums), "add"),)
@@ -218,8 +219,7 @@ class _Planner:
         if sums:
             self.sums[row.results[1]] = sums
         for i, result in enumerate(row.results):
-            self.axes[result] = self.spread.result_axes(shape, i, own, result)
-            self.layouts[result] = results[i]
+            self.axes[result], self.layouts[result] = cut.axes[i], results[i]
 
     def _read(self, position: int, slot: int) -> None:
         """One operand of a carry or predicate row is brought to the layout the row wants."""
@@ -230,16 +230,17 @@ class _Planner:
             self._use(position, slot, view, wanted, self.carried.get(position, {}) if slot == 1 else {}, row)
 
     def _row(self, position: int, row: OpRow, claimed: dict[str, int] | None) -> RowPlan:
-        shape = self.atoms.shapes[position]
         tables = self.tables
         reads = tables.reads[position]
         passed: Sums = {}
         masks: list[Mask] = []
-        if any(view.source in self.sums for _, view, _ in reads):
-            passed, masks = self._passed(position, row)
+        for _, _, source, _ in reads:
+            if source in self.sums:
+                passed, masks = self._passed(position, row)
+                break
         follow = tables.followed[position]
         if follow is not None:
-            own = self.spread.followed(shape, follow, self.axes[follow.source])
+            own = self.spread.followed(self.atoms.shapes[position], follow, self.axes[follow.source])
         elif claimed is None:
             own = ()
         else:
@@ -247,35 +248,33 @@ class _Planner:
             if passed and not passed.keys().isdisjoint(claimed):
                 left = {a: f for a, f in claimed.items() if a not in passed}
                 own = self.spread.factor_axes(position, left) if left else ()
-        operands, results = self.spread.slots(position, row, own)
+        cut = self.spread.cut(position, row, own)
+        operands, results = cut.operands, cut.results
         if position in tables.manual:
             assert isinstance(row.op, ManualComputationOp)
             operands, results = manual_layouts(row.op, self.assignment.mesh)
-        for slot, view, is_plain in reads:
-            source = view.source
+        for slot, view, source, is_plain in reads:
             if is_plain and source not in self.sums and operands[slot] == self.layouts[source]:
                 continue  # it is wanted as it lies
             self._use(position, slot, view, operands[slot], passed, row)
         for value in row.captured:
             view = View(value, tuple(range(len(self.tables.shapes[value]))))
             self._use(position, -1 - value, view, whole(self.tables.shapes[value]), {}, row)
-        summed = self.spread.own_sums(position, row, own) if own or position in tables.once else {}
+        summed = cut.sums
         sums = {a: k for a, k in summed.items() if a not in passed} | passed if passed else summed
         if row.op.name == "stablehlo.scatter":
             masks += self._scatter_masks(row, summed)
         for i, result in enumerate(row.results):
-            self.axes[result] = self.spread.result_axes(shape, i, own, result)
-            self.layouts[result] = results[i]
+            self.axes[result], self.layouts[result] = cut.axes[i], results[i]
             if position in tables.manual:
                 self.axes[result] = self._outermost(result, results[i])
             if sums:
                 self._settle(result, dict(sums))
         if masks or position in tables.manual:
             return RowPlan(own, operands, results, tuple(masks))
-        key = id(operands), id(results), own
-        found = self.row_plans.get(key)
+        found = self.row_plans.get(id(cut))
         if found is None:
-            found = self.row_plans[key] = RowPlan(own, operands, results)
+            found = self.row_plans[id(cut)] = RowPlan(own, operands, results)
         return found
 
     def _outermost(self, value: int, layout: Layout) -> FactorAxes:

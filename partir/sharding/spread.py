@@ -5,6 +5,11 @@ Memoised by shape of op and axes: the layers of a model repeat, and so do these 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
 from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import OpShape
 from partir.sharding.layout import Axes, Layout, canonical_dim, whole
@@ -12,6 +17,18 @@ from partir.sharding.pending import Sums
 from partir.sharding.tables import OpRow, View
 
 FactorAxes = tuple[Axes, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cut:
+    """What the axes of a row's sub-factors make of it: the layout of every operand as the op reads it and of every result as it
+    makes it; for each result the axes of its atoms, and all of them; and the sums that its own cut reduction leaves pending."""
+
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    axes: tuple[FactorAxes, ...]
+    unions: tuple[frozenset[str], ...]
+    sums: Sums
 
 
 class Spread:
@@ -23,37 +40,45 @@ class Spread:
         self.atoms = assignment.structure.atoms
         self.by_axis = assignment.mesh.shape
         structure, mesh = assignment.structure, assignment.mesh
-        self._slot_memo: dict[object, tuple[tuple[Layout, ...], tuple[Layout, ...]]] = structure.memo(mesh, "slots")
+        known: dict[str, NDArray[np.int64]] = structure.memo(mesh, "numbers")
+        if not known:
+            known["starts"] = np.array(self.atoms.factor_start, dtype=np.int64)
+            known["shapes"] = np.array([id(shape) for shape in self.atoms.shapes], dtype=np.int64)
+        self.starts, self.shape_ids = known["starts"], known["shapes"]
+        self._own_memo: dict[tuple[int, ...], tuple[dict[str, int], FactorAxes]] = structure.memo(mesh, "own")
+        self._cut_memo: dict[object, Cut] = structure.memo(mesh, "cuts")
         self._layout_memo: dict[object, Layout] = structure.memo(mesh, "layouts")
         self._source_memo: dict[object, Layout] = structure.memo(mesh, "sources")
-        self._factor_memo: dict[object, FactorAxes] = structure.memo(mesh, "factors")
-        self._result_memo: dict[object, FactorAxes] = structure.memo(mesh, "results")
+        self._followed_memo: dict[object, FactorAxes] = structure.memo(mesh, "followed")
         self.own: dict[int, FactorAxes] = {}
-        """By row that claims, the axes of each sub-factor if nothing pending passes it; filled by `tentative`."""
+        """By row that claims, the axes of each sub-factor if nothing pending passes it; filled by `claimed`."""
 
     def claimed(self) -> dict[int, dict[str, int]]:
-        """By row, the sub-factor (of the row) that has each axis; rows where nothing is cut are left out."""
+        """By row, the sub-factor (of the row) that has each axis; rows where nothing is cut are left out. Finds `own`."""
+        names, classes = self.assignment.mesh.names, self.assignment.classes
+        if not names:
+            return {}
+        winners = np.stack([self.assignment.winners[axis] for axis in names])
+        rows = np.flatnonzero((winners >= 0).any(axis=0))
+        winners = winners[:, rows]
+        factors = np.where(winners >= 0, winners + self.atoms.atom_count - self.starts[rows], -1)
+        shared = (factors[:, None] == factors[None]).sum(axis=1) > 1
+        orders = np.stack([self.assignment.claims.order[axis] for axis in names])
+        orders = orders.argsort(axis=0, kind="stable").T @ len(names) ** np.arange(len(names))
+        orders = np.where(shared & (winners >= 0), orders[classes.of_factor[winners]], -1)
+        keys = np.concatenate([self.shape_ids[None, rows], factors, orders]).T.tolist()
         found: dict[int, dict[str, int]] = {}
-        starts = self.atoms.factor_start
-        for axis in self.assignment.mesh.names:
-            winners = self.assignment.winners[axis]
-            for row in (winners >= 0).nonzero()[0].tolist():
-                found.setdefault(row, {})[axis] = int(winners[row]) + self.atoms.atom_count - starts[row]
+        for row, key in zip(rows.tolist(), map(tuple, keys), strict=True):
+            known = self._own_memo.get(key)
+            if known is None:
+                taken = {axis: f for axis, f in zip(names, key[1:], strict=False) if f >= 0}
+                known = self._own_memo[key] = taken, self.factor_axes(row, taken)
+            found[row], self.own[row] = known
         return found
 
     def factor_axes(self, position: int, taken: dict[str, int]) -> FactorAxes:
         """Axes of each sub-factor, in order of claim."""
-        shape = self.atoms.shapes[position]
-        if len(taken) < 2 or len(set(taken.values())) == len(taken):
-            key = (id(shape), *taken.items())
-            found = self._factor_memo.get(key)
-            if found is None:
-                found = self._factor_memo[key] = self._factor_axes(position, shape, taken)
-            return found
-        return self._factor_axes(position, shape, taken)
-
-    def _factor_axes(self, position: int, shape: OpShape, taken: dict[str, int]) -> FactorAxes:
-        axes: list[list[str]] = [[] for _ in shape.sizes]
+        axes: list[list[str]] = [[] for _ in self.atoms.shapes[position].sizes]
         for axis, factor in taken.items():
             axes[factor].append(axis)
         base = self.atoms.factor_start[position] - self.atoms.atom_count
@@ -81,39 +106,41 @@ class Spread:
         """If every op keeps its claims: the axes each value is cut over, and the sums each row leaves pending."""
         none: frozenset[str] = frozenset()
         axes: list[frozenset[str]] = [none] * len(self.tables.values)
-        together: dict[FactorAxes, frozenset[str]] = {}
         per_atom: list[FactorAxes] = [()] * len(self.tables.values)
         found: dict[int, Sums] = {}
         for argument, own in enumerate(self.assignment.argument_axes):
             per_atom[argument] = own
             axes[argument] = frozenset(a for atom in own for a in atom)
-        follows = self.tables.followed
+        follows, once, shapes = self.tables.followed, self.tables.once, self.atoms.shapes
         for position, row in enumerate(self.tables.rows):
-            shape = self.atoms.shapes[position]
             view = follows[position]
             if view is not None:
-                own = self.followed(shape, view, per_atom[view.source])
+                own = self.followed(shapes[position], view, per_atom[view.source])
             elif position in claimed:
-                own = self.own[position] = self.factor_axes(position, claimed[position])
+                own = self.own[position]
             else:
                 own = ()
-            sums = self.own_sums(position, row, own) if own or position in self.tables.once else None
-            if sums:
-                found[position] = sums
-            if not own:
+            if not own and position not in once:
                 continue
-            for i, result in enumerate(row.results):
-                flat = per_atom[result] = self.result_axes(shape, i, own, result)
-                union = together.get(flat)
-                if union is None:
-                    union = together[flat] = frozenset(a for atom in flat for a in atom)
-                axes[result] = union
+            cut = self.cut(position, row, own)
+            if cut.sums:
+                found[position] = cut.sums
+            if own:
+                for result, flat, union in zip(row.results, cut.axes, cut.unions, strict=True):
+                    per_atom[result], axes[result] = flat, union
         return axes, found
 
     def followed(self, shape: OpShape, view: View, source: FactorAxes) -> FactorAxes:
         """Sub-factor axes of a follow op: those its operand's atoms actually have; () for none at all."""
-        if not source or not any(source):
+        if not source:
             return ()
+        key = id(shape), view.dims, source
+        found = self._followed_memo.get(key)
+        if found is None:
+            found = self._followed_memo[key] = self._followed(shape, view, source)
+        return found
+
+    def _followed(self, shape: OpShape, view: View, source: FactorAxes) -> FactorAxes:
         own: list[Axes] = [()] * len(shape.sizes)
         for d, pieces in enumerate(shape.slots[0]):
             if pieces is not None and view.dims[d] >= 0:
@@ -141,29 +168,33 @@ class Spread:
             found = self._layout_memo[key] = tuple(dims)
         return found
 
-    def slots(self, position: int, row: OpRow, own: FactorAxes) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """The layout of every operand as the op reads it, and of every result as it makes it."""
+    def cut(self, position: int, row: OpRow, own: FactorAxes) -> Cut:
+        """What a row is if its sub-factors have these axes."""
         shape = self.atoms.shapes[position]
-        key = (id(shape), own)
-        found = self._slot_memo.get(key)
+        key = (id(shape), own, position if position in self.tables.once else -1)
+        found = self._cut_memo.get(key)
         if found is None:
-            types = row.slot_shapes
-            layouts: list[Layout] = []
-            for slot, dims in zip(shape.slots, types, strict=True):
-                if not any(own):
-                    layouts.append(whole(dims))
-                    continue
-                layouts.append(
-                    tuple(
-                        ((size, ()),)
-                        if pieces is None
-                        else canonical_dim([(shape.sizes[p], own[p]) for p in pieces], self.by_axis)
-                        for pieces, size in zip(slot, dims, strict=True)
-                    )
-                )
-            n = shape.operand_count
-            found = self._slot_memo[key] = (tuple(layouts[:n]), tuple(layouts[n:]))
+            operands, results = self._slots(shape, row, own)
+            axes = tuple([self._result_axes(shape, i, own, result) for i, result in enumerate(row.results)])
+            unions = tuple([frozenset(a for atom in flat for a in atom) for flat in axes])
+            found = self._cut_memo[key] = Cut(operands, results, axes, unions, self.own_sums(position, row, own))
         return found
+
+    def _slots(self, shape: OpShape, row: OpRow, own: FactorAxes) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """The layout of every operand as the op reads it, and of every result as it makes it."""
+        layouts: list[Layout] = []
+        for slot, dims in zip(shape.slots, row.slot_shapes, strict=True):
+            if not any(own):
+                layouts.append(whole(dims))
+                continue
+            layouts.append(
+                tuple(
+                    ((size, ()),) if pieces is None else canonical_dim([(shape.sizes[p], own[p]) for p in pieces], self.by_axis)
+                    for pieces, size in zip(slot, dims, strict=True)
+                )
+            )
+        n = shape.operand_count
+        return tuple(layouts[:n]), tuple(layouts[n:])
 
     def source(self, view: View, slot: Layout) -> Layout:
         """How a view's source must lie for the view to lie as `slot`."""
@@ -177,17 +208,10 @@ class Spread:
             found = self._source_memo[key] = tuple(dims)
         return found
 
-    def result_axes(self, shape: OpShape, index: int, own: FactorAxes, value: int) -> FactorAxes:
+    def _result_axes(self, shape: OpShape, index: int, own: FactorAxes, value: int) -> FactorAxes:
         """Axes of each atom of a result; a dim its rule cannot cut is whole, however many atoms it has."""
         if not own:
             return ()
-        key = id(shape), index, own
-        found = self._result_memo.get(key)
-        if found is None:
-            found = self._result_memo[key] = self._result_axes(shape, index, own, value)
-        return found
-
-    def _result_axes(self, shape: OpShape, index: int, own: FactorAxes, value: int) -> FactorAxes:
         flat: list[Axes] = []
         for d, pieces in enumerate(shape.slots[shape.operand_count + index]):
             count = len(self.atoms.sizes_of[value][d])

@@ -234,12 +234,12 @@ class Tables:
         return [row.followed for row in self.rows]
 
     @cached_property
-    def reads(self) -> list[tuple[tuple[int, View, bool], ...]]:
-        """By row, the operands that are not free: (slot, view, whether it is the value itself, dim by dim)."""
+    def reads(self) -> list[tuple[tuple[int, View, int, bool], ...]]:
+        """By row, the operands that are not free: (slot, view, its source, whether it is the source itself, dim by dim)."""
         ranges = [tuple(range(rank)) for rank in range(1 + max(map(len, self.shapes), default=0))]
         return [
             tuple(
-                (slot, view, view.dims == ranges[len(self.shapes[view.source])])
+                (slot, view, view.source, view.dims == ranges[len(self.shapes[view.source])])
                 for slot, view in enumerate(row.operands)
                 if view is not None
             )
