@@ -5,8 +5,8 @@
     python benchmarks/against_experts.py --kept           only the table, of the cases that have all their results
 
 Needs `partir[tpu]`. Each program is compiled in a process of its own; what was judged is kept in build/experts. The experts are
-pure data parallelism, data x Megatron, FSDP, and plain `jit` with FSDP's shardings as `NamedSharding`s (XLA's partitioner does
-the rest). Search prices with the estimate. Where its best does not beat all experts, its second and third are compiled, too;
+pure data parallelism, data x Megatron, FSDP, and plain `jit` with FSDP's shardings written by hand (each array of the state cut
+along its largest dim that divides, as `NamedSharding`s; XLA's partitioner does the rest). Search prices with the estimate. Where its best does not beat all experts, its second and third are compiled, too;
 the best is taken.
 """
 
@@ -112,8 +112,6 @@ def searched(model: str, topology: str, traced: Any, target: Any) -> dict[str, A
 
 def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
     """The child: partition, compile, judge."""
-    import jax
-
     from partir.cli.inputs import schedule_of
     from partir.runtime.compilers import Topology
 
@@ -126,22 +124,50 @@ def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
         return searched(model, topology, traced, where.target)
     if strategy in FOUND:
         part = traced.partition([partir.load_strategy(_file(model, topology, f"{strategy} strategy"))])
+    elif strategy != "jit":
+        part = traced.partition(schedule_of(EXPERTS[strategy]))
     else:
-        part = traced.partition(schedule_of(EXPERTS.get(strategy, FSDP)))
-    if strategy != "jit":
-        found = part.verify(topology, timeout_seconds=TIMEOUT_SECONDS).judgement
-    else:
-        from partir.runtime.compile_child import devices_of, mesh_of
-
-        real = mesh_of([*MESH.items()], devices_of({"platform": "tpu", "options": where.options}))
-        named = jax.tree.map(
-            lambda spec: jax.sharding.NamedSharding(real, spec),
-            (part.in_specs, part.out_specs),
-            is_leaf=lambda x: isinstance(x, jax.sharding.PartitionSpec),
-        )
-        step = jax.jit(example.fun, in_shardings=named[0], out_shardings=named[1], donate_argnums=example.donate_argnums)
-        found = partir.judge(step.lower(*example.args).compile(), where.target)
+        part = None
+    found = part.verify(topology, timeout_seconds=TIMEOUT_SECONDS).judgement if part else by_hand(example, where)
     return {"step_seconds": found.step_seconds, "peak_bytes": found.peak_bytes, "collectives": found.collectives}
+
+
+def by_hand(example: partir.Example, where: Any) -> Any:
+    """What XLA's partitioner makes of FSDP's shardings, judged."""
+    import jax
+
+    from partir.runtime.compile_child import devices_of, mesh_of
+
+    mesh = mesh_of([*MESH.items()], devices_of({"platform": "tpu", "options": where.options}))
+    state, outs = example.donate_argnums, jax.eval_shape(example.fun, *example.args)
+    ins = tuple(spread(arg, mesh) if k in state else by_batch(arg, mesh) for k, arg in enumerate(example.args))
+    step = jax.jit(example.fun, in_shardings=ins, out_shardings=spread(outs, mesh), donate_argnums=state)
+    return partir.judge(step.lower(*example.args).compile(), where.target)
+
+
+def spread(tree: Any, mesh: Any) -> Any:
+    """As an FSDP user writes it: each array cut over all devices along its largest dim that divides."""
+    import jax
+
+    def of(leaf: Any) -> Any:
+        dims = [d for d, size in enumerate(leaf.shape) if size % mesh.size == 0]
+        largest = max(dims, key=lambda d: leaf.shape[d], default=None)
+        own = [mesh.axis_names if d == largest else None for d in range(leaf.ndim)]
+        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*own))
+
+    return jax.tree.map(of, tree)
+
+
+def by_batch(tree: Any, mesh: Any) -> Any:
+    """Each array cut over all devices along its first dim, where that divides."""
+    import jax
+
+    def of(leaf: Any) -> Any:
+        cut = leaf.ndim > 0 and leaf.shape[0] % mesh.size == 0
+        spec = jax.sharding.PartitionSpec(mesh.axis_names) if cut else jax.sharding.PartitionSpec()
+        return jax.sharding.NamedSharding(mesh, spec)
+
+    return jax.tree.map(of, tree)
 
 
 def main() -> int:

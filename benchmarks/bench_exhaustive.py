@@ -175,7 +175,7 @@ def enumerated(case: Case) -> Found:
     until: list[int | None] = []
     costs: list[float] = []
     for seed in range(SEEDS):
-        found = limited(MCTS(strategies, seed=seed), env.forgotten(), allowed, best * EQUAL)
+        found = limited(MCTS(strategies, seed=seed, patience=None), env.forgotten(), allowed, best * EQUAL)
         hit = next((s.evaluations for s in found.trace if s.price.fits and s.price.cost <= best * EQUAL), allowed + 1)
         until.append(hit if hit <= allowed else None)
         costs.append(at(found, allowed))
@@ -192,7 +192,7 @@ def compared(case: Case, evaluations: int) -> tuple[bool, tuple[str, ...]]:
         return sorted(at(limited(s, env.forgotten(), evaluations), evaluations) for s in searchers)
 
     endless = 10**6
-    mcts = costs([MCTS(endless, seed=seed) for seed in range(LARGE_SEEDS)])
+    mcts = costs([MCTS(endless, seed=seed, patience=None) for seed in range(LARGE_SEEDS)])
     random = costs([Random(endless, seed=seed) for seed in range(SEEDS)])
     beams = {width: costs([Beam(width=width)])[0] for width in (2, 4, 8)}
     others = min(random[0], *beams.values())

@@ -80,7 +80,7 @@ def runs(name: str, tr: partir.Traced, seeds: int, episodes: int, **options: Any
     setup = time.perf_counter() - start
     found: list[Result] = []
     for seed in range(seeds):
-        found.append(MCTS(episodes, seed=seed).search(first.forgotten()))
+        found.append(MCTS(episodes, seed=seed, patience=None).search(first.forgotten()))
         print(f"... {name}, seed {seed}: {found[-1].price.seconds * 1e3:.3f} ms", file=sys.stderr, flush=True)
     return Runs(name, setup, found)
 
@@ -132,7 +132,7 @@ def main() -> int:
     apart = runs("no groups", tr, UNGROUPED_SEEDS, UNGROUPED_EPISODES, grouped=False)
     env = grouped.results[0].environment
     beam, random = Beam(width=8).search(env.forgotten()), Random(2 * EPISODES[-1]).search(env.forgotten())
-    long = MCTS(4 * EPISODES[-1], seed=SEEDS).search(env.forgotten())
+    long = MCTS(4 * EPISODES[-1], seed=SEEDS, patience=None).search(env.forgotten())
     experts = {name: price_of(estimate(tr.partition(schedule).plan, TARGET)) for name, schedule in EXPERTS.items()}
     seeds = sorted((result.price for result in grouped.results), key=lambda price: price.cost)
     named = {

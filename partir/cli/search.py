@@ -42,6 +42,12 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="mcts", help="the searcher (mcts)")
     parser.add_argument("--episodes", type=int, metavar="N", help="its budget in episodes (500)")
     parser.add_argument("--seconds", type=float, metavar="S", help="its budget in seconds")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        metavar="N",
+        help="stop after N episodes that brought nothing (150; 0, or with --seconds: never)",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random choices (0)")
     parser.add_argument("--out", metavar="FILE", help="save the strategy")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -77,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def searcher_of(options: argparse.Namespace) -> Searcher:
-    """The searcher that --algorithm, --episodes, --seconds and --seed name."""
+    """The searcher that --algorithm, --episodes, --seconds, --patience and --seed name."""
     from partir.search import MCTS, Beam, Exhaustive, Random
 
     if options.episodes is not None and options.episodes < 1:
@@ -87,7 +93,10 @@ def searcher_of(options: argparse.Namespace) -> Searcher:
     many = sys.maxsize if options.seconds is not None else 500
     episodes = options.episodes if options.episodes is not None else many
     if options.algorithm == "mcts":
-        return MCTS(episodes, options.seconds, options.seed)
+        patience = MCTS.patience if options.seconds is None else None
+        if options.patience is not None:
+            patience = options.patience or None
+        return MCTS(episodes, options.seconds, options.seed, patience=patience)
     if options.algorithm == "random":
         return Random(episodes, options.seconds, options.seed)
     if options.algorithm == "beam":

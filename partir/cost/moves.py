@@ -87,8 +87,8 @@ class Owed:
 @dataclass(eq=False)
 class Moves:
     """All collectives of a plan, the memory they take, by how many bytes kernels read more (or less) for reshards; what kernels
-    write and read because a collective interrupts them and which of them reduce only after it, the reductions that are done alone because of one, and the bytes that
-    are read and written to narrow what is sent."""
+    write and read because a collective interrupts them, and which of them reduce only after it; the reductions that are done
+    alone because of one, and the bytes that are read and written to narrow what is sent."""
 
     owed: list[Owed] = field(default_factory=list[Owed])
     intervals: Intervals = field(default_factory=Intervals)

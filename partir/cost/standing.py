@@ -31,7 +31,8 @@ class Places:
     What they make lives from `starts` (`early`, if it is made beside kernels) to `stops`, left out where the value has memory
     anyway, or is a result of the program; `kernels` read it. `interrupted` are kernels that a collective makes two of: after a
     contraction they read what was brought; or they make a sum and read it at once (twice where it is else not stored, as it is
-    written first). `reduced` are those of them that reduce only after it. `alone` are kernels of reductions that are not done with those beside them, as they wait for a parameter.
+    written first). `reduced` are those of them that reduce only after it. `alone` are kernels of reductions that are not done
+    with those beside them, as they wait for a parameter.
     """
 
     values: list[int] = field(default_factory=list[int])

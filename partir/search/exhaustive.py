@@ -26,6 +26,8 @@ class Exhaustive(Searcher):
         while queue:
             state = queue.popleft()
             for decision in environment.legal(state):
+                if run.spent:
+                    return
                 longer = (*state, decision)
                 meaning = environment.meaning(longer)
                 if meaning in seen:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
 from partir.search.environment import Decision, Environment, Price, State
 
@@ -65,6 +69,7 @@ class Run:
     done: int = 0
     best: State = ()
     trace: list[Progress] = field(default_factory=list[Progress])
+    interrupted: bool = False
 
     def __post_init__(self) -> None:
         self.started = time.monotonic()
@@ -81,7 +86,9 @@ class Run:
 
     @property
     def spent(self) -> bool:
-        """Whether the budget is used up."""
+        """Whether the budget is used up, or somebody wants no more of it."""
+        if self.interrupted:
+            return True
         if self.episodes is not None and self.done >= self.episodes:
             return True
         return self.seconds is not None and time.monotonic() - self.started >= self.seconds
@@ -136,7 +143,8 @@ CANDIDATES = 8
 
 
 class Searcher(ABC):
-    """Something that looks for the best state of an environment. Anytime: an interrupt ends it with the best so far."""
+    """Something that looks for the best state of an environment. Anytime: an interrupt ends it with the best so far, when the
+    state under way is priced; a second one at once."""
 
     @property
     def budget(self) -> tuple[int | None, float | None]:
@@ -151,7 +159,29 @@ class Searcher(ABC):
         """Look for the best state. The same environment and settings give the same result, unless the budget is in seconds."""
         run = Run(environment, *self.budget, show)
         try:
-            self.explore(run)
+            with _waiting(run):
+                self.explore(run)
         except KeyboardInterrupt:
-            return run.result(finished=False)
-        return run.result(finished=True)
+            run.interrupted = True
+        return run.result(finished=not run.interrupted)
+
+
+@contextmanager
+def _waiting(run: Run) -> Generator[None]:
+    """An interrupt is noted, and no exception thrown into whatever runs (Python loses one that comes while it collects
+    garbage); a second one is thrown. As it was where somebody else handles interrupts, or in another thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if run.interrupted:
+            signal.default_int_handler(number, frame)
+        run.interrupted = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -57,7 +57,7 @@ def test_a_short_memory_brings_data_tensor_sequence_and_zero_parallelism_togethe
 
 
 def test_a_mixture_of_experts_has_its_experts_apart():
-    example = zoo.moe(layers=1, every=1, d_model=512, heads=8, experts=16, vocab=4096, seq=256, batch=32)
+    example = zoo.moe(layers=1, every=1, d_model=512, heads=8, experts=64, vocab=4096, seq=256, batch=128)
 
     traced, part, cut = found(example, TPU)
 

@@ -97,7 +97,7 @@ def test_a_budget_in_episodes_is_kept(searcher):
 def test_a_budget_in_seconds_ends():
     started = time.monotonic()
 
-    result = MCTS(episodes=10**9, seconds=0.5).search(environment("mlp"))
+    result = MCTS(episodes=10**9, seconds=0.5, patience=None).search(environment("mlp"))
 
     assert result.finished
     assert time.monotonic() - started < 60
@@ -111,7 +111,7 @@ def test_an_interrupt_gives_the_best_so_far():
     timer.start()
 
     try:
-        result = MCTS(episodes=10**9, seconds=60.0).search(env)
+        result = MCTS(episodes=10**9, seconds=60.0, patience=None).search(env)
     finally:
         timer.join()
         signal.signal(signal.SIGINT, before)
