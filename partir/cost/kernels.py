@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from partir.cost.epilogue import REDUCTIONS, absorbed, reduced_of
 from partir.cost.fusing import Fusing
-from partir.cost.narrow import MATRIX, narrow_values, narrowed_in_loops
+from partir.cost.narrow import narrow_values, narrowed_in_loops
 from partir.cost.order import order_of
-from partir.dialect.kinds import is_pointwise
+from partir.dialect.kinds import MATRIX, is_pointwise
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import OpRow, Tables
 

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import Float32Type, TensorType
 
 from partir.cost.flops import passes_of
+from partir.dialect.kinds import MATRIX
 from partir.sharding.tables import Tables
-
-MATRIX = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 
 NARROW = 0.5
 """What a bf16 copy takes of an f32 value."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from partir.cost.epilogue import REDUCTIONS
 from partir.cost.kernels import Ints, Kernels
-from partir.cost.narrow import MATRIX
+from partir.dialect.kinds import MATRIX
 from partir.sharding.quotient import Quotient
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import Tables

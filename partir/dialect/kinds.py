@@ -22,6 +22,9 @@ POINTWISE = frozenset(
 LAYOUT = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.transpose"})
 """Ops that only move elements."""
 
+MATRIX = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+"""Ops that a matrix unit does."""
+
 CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.gather", "stablehlo.scatter"})
 """Ops that sum or pick along dims their result does not have."""
 

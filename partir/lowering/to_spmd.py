@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -11,6 +10,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from partir.collector import paused
 from partir.dialect.core import BarrierOp, OriginAttr, TileAttr
+from partir.dialect.kinds import MATRIX
 from partir.dialect.sdy import MeshAttr, MeshOp, TensorShardingAttr
 from partir.dialect.spmd import (
     AllGatherOp,
@@ -231,7 +231,8 @@ class _Lowering:
         return found
 
     def gathered_ahead(self) -> dict[int, list[Reshard]]:
-        """For each row that reads something gathered anew in its phase, what the next such row reads."""
+        """For each contraction that reads something gathered anew in its phase, what such rows read after it, up to and with
+        the next contraction. Other rows are left alone: a barrier before them would part them from what made their operand."""
         by_row: dict[tuple[int, str], dict[int, list[Reshard]]] = {}
         for reshard in self.plan.reshards.values():
             if reshard.barrier and reshard.row >= 0:
@@ -239,14 +240,18 @@ class _Lowering:
                 by_row.setdefault((row.region, reshard.phase), {}).setdefault(reshard.row, []).append(reshard)
         ahead: dict[int, list[Reshard]] = {}
         for rows in by_row.values():
-            in_order = sorted(rows)
-            ahead.update((before, rows[after]) for before, after in pairwise(in_order))
+            last: int | None = None
+            for position in sorted(rows):
+                if last is not None:
+                    ahead.setdefault(last, []).extend(rows[position])
+                if self.tables.rows[position].op.name in MATRIX:
+                    last = position
         return ahead
 
     def release(self, reshard: Reshard, position: int, row: OpRow) -> SSAValue:
         """Tie a gather to the phase that reads it: XLA would merge it with the same gather of another phase, and keep the
-        gathered tensor alive in between. It may start as soon as the row before it that has such a gather can run, so that it
-        moves while that one computes; the first of a phase when its own row can.
+        gathered tensor alive in between. It may start as soon as the contraction before it that has such a gather can run, so
+        that it moves while that one computes; the first of a phase when its own row can.
 
         before   %g = all_gather %w                                       (in forward and in backward)
         after    %s, %dy' = barrier %w, %dy ; %g = all_gather %s          (in backward; an op before its reader reads %dy')
@@ -282,8 +287,10 @@ class _Lowering:
         there yet when the other one is."""
         made = self.current[small]
         producer, block = made.owner, self.writer.block
-        here = any(isinstance(value.owner, Operation) and value.owner.parent is block for value in values)
-        if not isinstance(producer, Operation) or producer.parent is not block or here:
+        if not isinstance(producer, Operation) or producer.parent is not block:
+            return None
+        here = [value.owner for value in values if isinstance(value.owner, Operation) and value.owner.parent is block]
+        if not all(owner.is_before_in_block(producer) for owner in here):
             return None
         tied = BarrierOp(*values, made)
         if self.writer.origin is not None:
