@@ -135,15 +135,13 @@ class Roofline:
         np.maximum.at(found, kernel, whole / row_cut[row])
         return np.minimum(found, MASKS * touched / self.target.hbm_bytes_per_second)
 
-    def apart(self, split: dict[int, float], reduced: Collection[int], alone: Sequence[int], reductions: Floats) -> Floats:
-        """Seconds on each unit [4, S] of what kernels do only after a collective, in a loop of its own: those that are split,
-        with the bytes they move for that, of which `reduced` reduce there, and reductions that are done alone."""
+    def apart(self, split: dict[int, float], reduced: Collection[int], reductions: Floats) -> Floats:
+        """Seconds on each unit [4, S] of what kernels do only after a collective, in a loop of its own, with the bytes that
+        they move for that; `reduced` reduce there."""
         kernels = [*split]
-        found = np.zeros((4, len(split) + len(alone)))
-        rate = self.target.hbm_bytes_per_second * self.target.efficiency.memory
-        found[2, : len(split)] = np.array([*split.values()]) / rate
-        found[3, : len(split)] = [reductions[k] if self.has_matrix[k] and k in reduced else 0.0 for k in kernels]
-        found[3, len(split) :] = reductions[[*alone]]
+        found = np.zeros((4, len(split)))
+        found[2] = np.array([*split.values()]) / (self.target.hbm_bytes_per_second * self.target.efficiency.memory)
+        found[3] = [reductions[k] if self.has_matrix[k] and k in reduced else 0.0 for k in kernels]
         return found
 
     def seconds(self, row_cut: Floats, touched: Floats, padding: Floats | None, reductions: Floats) -> Floats:

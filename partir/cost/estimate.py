@@ -285,10 +285,10 @@ class Model:
         reductions = roofline.reduction_seconds(row_cut, touched)
         units = roofline.seconds(row_cut, moved_bytes, padding, reductions) * kernels.times
         seconds = units.max(axis=0) + target.efficiency.overhead_seconds * kernels.times
-        split = [*moved.apart, *moved.alone]
-        apart = roofline.apart(moved.apart, moved.reduced, moved.alone, reductions) * kernels.times[split]
+        split = [*moved.apart]
+        apart = roofline.apart(moved.apart, moved.reduced, reductions) * kernels.times[split]
         np.add.at(seconds, split, apart.max(axis=0) + target.efficiency.overhead_seconds * kernels.times[split])
-        touched[[*moved.apart]] += [*moved.apart.values()]
+        touched[split] += [*moved.apart.values()]
         row_flops = roofline.flops / row_cut * self.row_times
         row_flops[kernels.counted < 0] = 0.0
         for value, start, stop in kernels.copies:

@@ -87,15 +87,14 @@ class Owed:
 @dataclass(eq=False)
 class Moves:
     """All collectives of a plan, the memory they take, by how many bytes kernels read more (or less) for reshards; what kernels
-    write and read because a collective interrupts them, and which of them reduce only after it; the reductions that are done
-    alone because of one, and the bytes that are read and written to narrow what is sent."""
+    write and read because a collective interrupts them, and which of them reduce only after it; and the bytes that are read and
+    written to narrow what is sent."""
 
     owed: list[Owed] = field(default_factory=list[Owed])
     intervals: Intervals = field(default_factory=Intervals)
     read_more: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
     apart: dict[int, float] = field(default_factory=dict[int, float])
     reduced: set[int] = field(default_factory=set[int])
-    alone: list[int] = field(default_factory=list[int])
     copied: float = 0.0
 
     @property
@@ -213,9 +212,6 @@ class _Mover:
         if any(step.kind != "all_slice" for step in reshard.steps):
             early = gathers and "all_gather" in self.wiring.target.overlaps
             self.found.intervals.add(places.early if early else places.starts, places.stops, size)
-        if gathers:
-            self.interrupt(places, 0.0)
-            self.found.alone += places.alone
         whole = self.sizes.padded(value, reshard.before)
         if scale < 1:
             self.found.copied += (1 + scale) * whole * len(places.values) * self.planned.times(reshard.region)

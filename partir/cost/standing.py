@@ -15,7 +15,6 @@ from partir.cost.epilogue import REDUCTIONS
 from partir.cost.kernels import Ints, Kernels
 from partir.dialect.kinds import MATRIX
 from partir.sharding.quotient import Quotient
-from partir.sharding.rule import shape_of
 from partir.sharding.tables import Tables
 
 PREFETCH = 4
@@ -29,10 +28,9 @@ class Places:
     start after kernel `after`, and kernel `before` waits for them.
 
     What they make lives from `starts` (`early`, if it is made beside kernels) to `stops`, left out where the value has memory
-    anyway, or is a result of the program; `kernels` read it. `interrupted` are kernels that a collective makes two of: after a
-    contraction they read what was brought; or they make a sum and read it at once (twice where it is else not stored, as it is
-    written first). `reduced` are those of them that reduce only after it. `alone` are kernels of reductions that are not done
-    with those beside them, as they wait for a parameter.
+    anyway, or is a result of the program; `kernels` read it. `interrupted` are kernels that a collective makes two of: they
+    make a sum and read it at once (twice where it is else not stored, as it is written first). `reduced` are those of them that
+    reduce only after it.
     """
 
     values: list[int] = field(default_factory=list[int])
@@ -44,7 +42,6 @@ class Places:
     kernels: list[int] = field(default_factory=list[int])
     interrupted: list[int] = field(default_factory=list[int])
     reduced: list[int] = field(default_factory=list[int])
-    alone: list[int] = field(default_factory=list[int])
 
 
 @dataclass(eq=False)
@@ -142,17 +139,6 @@ class Standing:
                 found.before.append(max(after + 1, lists.wanted[home]))
         return found
 
-    def _follows_contraction(self, kernel: int, row: int) -> bool:
-        """Whether a row scales what a contraction in its kernel made; a bias is added on the way out all the same."""
-        label, rows = self.kernels.lists.label[kernel], self.kernels.tables.rows
-        return row > label and rows[label].op.name in MATRIX and rows[row].op.name != "stablehlo.add"
-
-    def _normalises(self, kernel: int) -> bool:
-        """Whether a kernel reduces the last dim alone, as the gradient of a layer norm does twice beside each other."""
-        op = self.kernels.tables.rows[self.kernels.lists.label[kernel]].op
-        shape = shape_of(op.operands[0].type) if op.operands else ()
-        return op.name in REDUCTIONS and [*shape_of(op.results[0].type)] == [*shape[:-1]]
-
     def _interrupted(self, value: int, maker: int, after: int) -> list[int]:
         """The kernel that makes a sum and reads it at once: once where it stores the value, else twice."""
         kernels, tables = self.kernels, self.kernels.tables
@@ -197,13 +183,7 @@ class Standing:
                     found.stops.append(stop)
                 found.values.append(own)
                 found.before.append(start)
-                readers_in = {(k, row) for row, _ in own_uses if row >= 0 for k in self.kernels.of_row[row]}
-                found.kernels += {k for k, _ in readers_in}
-                split = {k for k, row in readers_in if self._follows_contraction(k, row)}
-                found.interrupted += split
-                found.reduced += [k for k in split if self._reduces_after(k, {row for _, row in readers_in})]
-                if not split and own < self.kernels.tables.argument_count:
-                    found.alone += sorted(k for k, _ in readers_in if self._normalises(k))[:1]
+                found.kernels += {k for row, _ in own_uses if row >= 0 for k in self.kernels.of_row[row]}
         return found
 
     def _instances(self, row: int, slot: int, value: int) -> list[tuple[int, int]]:
