@@ -132,7 +132,7 @@ TPU_V2 = _tpu(
     cores=2,
     kinds=("TPU v2",),
     far=100e9 / 8 / 8,
-    reaches=_reaches(0.961, 0.287, 0.873, 1.0e-6, "v3", "v2"),
+    reaches=_reaches(0.984, 0.299, 0.812, 1.0e-6, "v3", "v2"),
     overlaps=(),
     sources={
         "flops_per_second": f"{_CACM}: 46 TFLOP/s a chip of two cores",
@@ -161,7 +161,7 @@ TPU_V3 = _tpu(
     cores=2,
     kinds=("TPU v3",),
     far=100e9 / 8 / 8,
-    reaches=_reaches(0.961, 0.287, 0.873, 1.0e-6, "v3"),
+    reaches=_reaches(0.984, 0.299, 0.812, 1.0e-6, "v3"),
     overlaps=(),
     sources={
         "flops_per_second": f"{_CACM}: 123 TFLOP/s a chip of two cores",
