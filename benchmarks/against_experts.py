@@ -6,8 +6,8 @@
 
 Needs `partir[tpu]`. Each program is compiled in a process of its own; what was judged is kept in build/experts. The experts are
 pure data parallelism, data x Megatron, FSDP, and plain `jit` with FSDP's shardings written by hand (each array of the state cut
-along its largest dim that divides, as `NamedSharding`s; XLA's partitioner does the rest). Search prices with the estimate. Where
-its best does not beat all experts, its second and third are compiled, too; the best is taken.
+along its largest dim that divides, as `NamedSharding`s; XLA's partitioner does the rest). Search prices with the estimate.
+Where its best does not beat all experts, its second and third are compiled, too; the best is taken.
 """
 
 from __future__ import annotations
@@ -128,12 +128,15 @@ def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
         part = traced.partition(schedule_of(EXPERTS[strategy]))
     else:
         part = None
-    found = part.verify(topology, timeout_seconds=TIMEOUT_SECONDS).judgement if part else by_hand(example, where)
+    if part is not None:
+        found = part.verify(topology, timeout_seconds=TIMEOUT_SECONDS).judgement
+    else:
+        found = partir.judge(by_hand(example, where), where.target)
     return {"step_seconds": found.step_seconds, "peak_bytes": found.peak_bytes, "collectives": found.collectives}
 
 
 def by_hand(example: partir.Example, where: Any) -> Any:
-    """What XLA's partitioner makes of FSDP's shardings, judged."""
+    """What XLA's partitioner makes of FSDP's shardings: a `jax.stages.Compiled`."""
     import jax
 
     from partir.runtime.compile_child import devices_of, mesh_of
@@ -142,7 +145,7 @@ def by_hand(example: partir.Example, where: Any) -> Any:
     state, outs = example.donate_argnums, jax.eval_shape(example.fun, *example.args)
     ins = tuple(spread(arg, mesh) if k in state else by_batch(arg, mesh) for k, arg in enumerate(example.args))
     step = jax.jit(example.fun, in_shardings=ins, out_shardings=spread(outs, mesh), donate_argnums=state)
-    return partir.judge(step.lower(*example.args).compile(), where.target)
+    return step.lower(*example.args).compile()
 
 
 def spread(tree: Any, mesh: Any) -> Any:
