@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from partir.cost.collectives import Choice, best
 from partir.cost.memory import Intervals, Sizes
@@ -11,6 +13,7 @@ from partir.cost.standing import Places, Standing
 from partir.cost.targets import Layout as Wiring
 from partir.cost.targets import Link
 from partir.cost.timeline import Transfers
+from partir.dialect.kinds import MATRIX
 from partir.sharding.layout import Axes, Layout
 from partir.sharding.plan import Key, Plan, Reshard, Settlement
 from partir.sharding.reshard import Step
@@ -205,6 +208,8 @@ class _Mover:
         twice = brought.intersection(places.values)
         if twice:
             places = self.standing.read(value, reshard.region, uses, frozenset(twice))
+        if reshard.barrier:
+            places = self.held(places, reshard)
         brought.update(places.values)
         gathers = any(step.kind == "all_gather" for step in reshard.steps)
         scale = NARROW if gathers and self.narrows and is_sent_narrow(self.planned, value, uses) else 1.0
@@ -220,6 +225,25 @@ class _Mover:
         kernels += places.kernels
         sizes += [more] * len(places.kernels)
         self.owe(reshard, value, reshard.before, reshard.steps, reshard.region, places, scale)
+
+    def held(self, places: Places, reshard: Reshard) -> Places:
+        """The places of gathers that are held back: each can start when the contraction before its reader that has such a
+        gather can run, or else its own reader (see `lowering/to_spmd.py`)."""
+        anchors = self.anchors.get((reshard.region, reshard.phase), ())
+        after = [max(0, (anchors[k - 1] if (k := bisect_left(anchors, start)) else start)) - 1 for start in places.before]
+        early = [min(start, at + 1) for start, at in zip(places.before, after, strict=True)] if places.early else []
+        return replace(places, after=after, early=early)
+
+    @cached_property
+    def anchors(self) -> dict[tuple[int, str], list[int]]:
+        """By region and phase the kernels of contractions that read something gathered anew there, in order."""
+        found: dict[tuple[int, str], set[int]] = {}
+        lists = self.standing.kernels.lists
+        for reshard in self.plan.reshards.values():
+            if reshard.barrier and reshard.row >= 0 and self.planned.rows[reshard.row].op.name in MATRIX:
+                own = found.setdefault((reshard.region, reshard.phase), set())
+                own.update(lists.first[row] for row in self.standing.rows[reshard.row])
+        return {where: sorted(own) for where, own in found.items()}
 
     def sent_as(self, step: Step, devices: int) -> str:
         """The kind of collective that a step is on the wires."""

@@ -170,6 +170,20 @@ def test_a_sum_scattered_over_all_of_a_3d_slice_is_sent_as_an_all_reduce(name, k
     assert [item.seconds for item in scattered] == [pytest.approx(best(kind, 4 * 512 * 512, link).seconds)]
 
 
+def test_gathers_for_backward_start_a_contraction_ahead():
+    mesh = partir.Mesh(data=4)
+    schedule = [DATA, partir.ZeRO("data", stage=3, params="params")]
+    params = [shape(512, 512)] * 4
+    found = estimated(descent, params, shape(256, 512), target="h100", mesh=mesh, schedule=schedule, donate=(0,))
+
+    gathers = [move for owed in found.moved.owed for move in owed.moves() if move.kind == "all_gather"]
+    held = sorted((m.before, m.after) for m in gathers if found.kernels[m.before].phase == "backward")
+
+    assert len(held) == 3
+    assert held[0][1] == held[0][0] - 1, "the first of the phase waits for its own reader"
+    assert [after for _, after in held[1:]] == [before - 1 for before, _ in held[:-1]]
+
+
 @pytest.mark.parametrize(("name", "together"), [("h100", True), ("tpu_v5e", False)])
 def test_gpus_scatter_gradients_when_the_last_is_there(name, together):
     schedule = [DATA, partir.ZeRO("data", stage=3, params="params")]
