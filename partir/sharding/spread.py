@@ -134,7 +134,7 @@ class Spread:
         """Sub-factor axes of a follow op: those its operand's atoms actually have; () for none at all."""
         if not source:
             return ()
-        key = id(shape), view.dims, source
+        key = id(shape), view.dims, source, self.atoms.sizes_of[view.source]
         found = self._followed_memo.get(key)
         if found is None:
             found = self._followed_memo[key] = self._followed(shape, view, source)
