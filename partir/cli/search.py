@@ -90,6 +90,10 @@ def searcher_of(options: argparse.Namespace) -> Searcher:
         raise SearchError(word(f"a budget of {options.episodes} episodes", hint="--episodes 500"))
     if options.seconds is not None and options.seconds <= 0:
         raise SearchError(word(f"a budget of {options.seconds:g} seconds", hint="--seconds 30"))
+    if options.patience is not None and options.patience < 0:
+        raise SearchError(
+            word(f"a patience of {options.patience} episodes", hint="--patience 150, or 0 to use the whole budget")
+        )
     many = sys.maxsize if options.seconds is not None else 500
     episodes = options.episodes if options.episodes is not None else many
     if options.algorithm == "mcts":

@@ -71,6 +71,7 @@ def test_search_keeps_the_tactics_before_it(capsys):
     ("arguments", "says"),
     [
         (["--episodes", "0"], "a budget of 0 episodes"),
+        (["--patience", "-1"], "a patience of -1 episodes"),
         (["--target", "tpu_v99"], "tpu_v99"),
         (["--axes", "nowhere"], 'no mesh axis "nowhere"'),
         (["--algorithm", "exhaustive"], "exhaustive search has no budget"),
