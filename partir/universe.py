@@ -57,6 +57,7 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
     "partir-mesh": _pass("MeshPass"),
     "partir-tile": _pass("TilePass"),
     "partir-replicate": _pass("ReplicatePass"),
+    "partir-gather-once": _pass("GatherOncePass"),
     "partir-prefer": _pass("PreferPass"),
     "partir-cut": _pass("CutPass"),
     "partir-strip": _pass("StripPass"),

@@ -22,6 +22,7 @@ SCHEDULES: dict[str, Sequence[Tactic]] = {
     "zero3": [DataParallel("data"), ZeRO("data", stage=3)],
     "both+zero2": [DataParallel("data"), Megatron("model"), ZeRO("data", stage=2)],
     "both+zero3": [DataParallel("data"), Megatron("model"), ZeRO("data", stage=3)],
+    "both+zero3 once": [DataParallel("data"), Megatron("model"), ZeRO("data", stage=3, reshard_after_forward=False)],
     "megatron+sequence": [Megatron("model"), SequenceParallel("model")],
     "both+sequence": [DataParallel("data"), Megatron("model"), SequenceParallel("model")],
     "embedding": [EmbeddingParallel("model")],

@@ -46,7 +46,7 @@ def add_to(commands: Any) -> None:
         "--patience",
         type=int,
         metavar="N",
-        help="stop after N episodes that brought nothing (150; 0, or with --seconds: never)",
+        help="stop after N episodes that brought nothing (100, more where much is open; 0, or with --seconds: never)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random choices (0)")
     parser.add_argument("--out", metavar="FILE", help="save the strategy")
@@ -92,7 +92,7 @@ def searcher_of(options: argparse.Namespace) -> Searcher:
         raise SearchError(word(f"a budget of {options.seconds:g} seconds", hint="--seconds 30"))
     if options.patience is not None and options.patience < 0:
         raise SearchError(
-            word(f"a patience of {options.patience} episodes", hint="--patience 150, or 0 to use the whole budget")
+            word(f"a patience of {options.patience} episodes", hint="--patience 100, or 0 to use the whole budget")
         )
     many = sys.maxsize if options.seconds is not None else 500
     episodes = options.episodes if options.episodes is not None else many

@@ -29,6 +29,8 @@ ROLE = "partir.role"
 DONATED = "partir.donated"
 ARGUMENT = "partir.argument"
 """On a result: the number of the argument it is the new state of."""
+GATHERED_ONCE = "partir.gathered_once"
+"""On an argument: a `GatherOnce` names it."""
 SHARDING = "sdy.sharding"
 MESH = "mesh"
 
@@ -118,7 +120,10 @@ def shardings(plan: Plan) -> tuple[list[Attributes], list[Attributes]]:
     arguments: list[Attributes] = []
     for argument, layout in enumerate(plan.arguments):
         kept = pinned.get(argument, set()).difference(axes_of(plan.entries[argument]))
-        arguments.append({SHARDING: _sharding(layout, [a for a in assignment.mesh.names if a in kept])})
+        entry: Attributes = {SHARDING: _sharding(layout, [a for a in assignment.mesh.names if a in kept])}
+        if argument in assignment.gathered_once:
+            entry[GATHERED_ONCE] = UnitAttr()
+        arguments.append(entry)
     return arguments, [{SHARDING: _sharding(layout)} for layout in plan.outputs]
 
 

@@ -31,7 +31,8 @@ Place = tuple[int, int]
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """`rows[p]` are the loops around row p, outermost first; `arguments[i]` the axes of each dim of argument i as `main` says
-    them (None where it says nothing), `pinned[i]` the axes it is to be whole on; `results` likewise.
+    them (None where it says nothing), `pinned[i]` the axes it is to be whole on; `results` likewise. `once` are the arguments
+    that are gathered once in a step.
 
     `written` says that `materialise` wrote the module, and so said every `Replicate`.
     """
@@ -41,6 +42,7 @@ class Evidence:
     rows: list[tuple[Cut, ...]]
     arguments: list[list[Axes] | None]
     pinned: list[Axes]
+    once: list[int]
     results: list[list[Axes] | None]
     written: bool
 
@@ -186,8 +188,8 @@ def gather(structure: Structure, stripped: Stripped, main: FuncOp, mesh: Mesh) -
     reader = _Loops(structure, mesh)
     cuts = [reader.row(position, row, stripped.nests.get(row.op, ())) for position, row in enumerate(rows)]
     signature = structure.program.signature
-    given = zip(boundary.entries(main.arg_attrs, len(signature.arguments)), signature.arguments, strict=True)
-    arguments = [boundary.axes_read(entry, mesh, leaf.name) for entry, leaf in given]
+    given = boundary.entries(main.arg_attrs, len(signature.arguments))
+    arguments = [boundary.axes_read(own, mesh, leaf.name) for own, leaf in zip(given, signature.arguments, strict=True)]
     returned = zip(boundary.entries(main.res_attrs, len(signature.results)), signature.results, strict=True)
     results = [boundary.axes_read(entry, mesh, leaf.name)[0] for entry, leaf in returned]
     return Evidence(
@@ -196,6 +198,7 @@ def gather(structure: Structure, stripped: Stripped, main: FuncOp, mesh: Mesh) -
         cuts,
         [axes for axes, _ in arguments],
         [pinned for _, pinned in arguments],
+        [i for i, entry in enumerate(given) if boundary.GATHERED_ONCE in entry],
         results,
         boundary.is_written(main),
     )

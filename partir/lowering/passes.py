@@ -23,7 +23,7 @@ from partir.lowering.to_spmd import to_spmd
 from partir.lowering.unroll import unroll
 from partir.mesh import Mesh
 from partir.sharding import plan
-from partir.sharding.actions import Action, Cut, Prefer, Replicate, Tile
+from partir.sharding.actions import Action, Cut, GatherOnce, Prefer, Replicate, Tile
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,18 @@ class CutPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         _act(op, Cut(self.value, self.dim))
+
+
+@dataclass(frozen=True)
+class GatherOncePass(ModulePass):
+    """Gather a parameter once in a step, not once in each phase: `partir-gather-once{value="params/w"}`."""
+
+    name = "partir-gather-once"
+
+    value: str
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _act(op, GatherOnce(self.value))
 
 
 @dataclass(frozen=True)

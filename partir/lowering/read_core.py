@@ -2,7 +2,8 @@
 
 Each loop says that a class has an axis at an op. From that follow the tiles (a class that has an axis anywhere was tiled on
 it), their order (where several classes want one axis, the one that has it came first), and whatever else it takes: `Prefer`
-where orders contradict, `Replicate` for arguments kept whole, `Cut` where a class ends. What is found is checked.
+where orders contradict, `Replicate` for arguments kept whole, `Cut` where a class ends. What is found is checked. What is
+gathered once the boundary says.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from partir.lowering.nest import Nests
 from partir.lowering.precedence import Contest, in_order, preferences
 from partir.lowering.strip import strip
 from partir.sharding import plan as plan_
-from partir.sharding.actions import Action, Cut, Prefer, Replicate, Tile
+from partir.sharding.actions import Action, Cut, GatherOnce, Prefer, Replicate, Tile
 from partir.sharding.assignment import Assignment, Structure
 from partir.sharding.classes import Classes
 from partir.sharding.layout import Axes, Layout, spec_of
@@ -65,6 +66,7 @@ def _undecided(evidence: Evidence) -> Assignment:
     actions: list[Action] = [Replicate(names[i], axis) for i, axes in enumerate(evidence.pinned) for axis in axes]
     for i, axes in enumerate(evidence.arguments):
         actions += [Tile(names[i], dim, axis) for dim, own in enumerate(axes or ()) for axis in own]
+    actions += [GatherOnce(names[i]) for i in evidence.once]
     assignment = Assignment(structure, mesh).apply(*actions, *structure.wishes(mesh).actions)
     return _with_outputs(evidence, assignment, plan_.make(assignment))
 
@@ -221,6 +223,7 @@ class _Reader:
             }
             preferred = preferences(contests[axis], scopes)
             actions += [Prefer(scope, *address[class_], axis) for scope, class_ in preferred if class_ in address]
+        actions += [GatherOnce(self.names[i]) for i in self.evidence.once]
         firm = {edge for edge in broken if edges[edge] >= FIRM}
         return Assignment(self.structure, self.mesh, tuple(actions)), firm
 

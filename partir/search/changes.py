@@ -62,7 +62,7 @@ class Changes:
     def doubled(self, state: State, ordered: Sequence[Decision]) -> Iterator[State]:
         """The state with each group on two axes at once: on one alone it may cost more than it brings."""
         for first in _least(self.doubled_before, ordered):
-            if first.kind != "prefer":
+            if first.axis and first.kind != "prefer":
                 alike = [d for d in self.environment.tiles((*state, first)) if d.name == first.name and d.kind == first.kind]
                 yield from ((*state, first, second) for second in alike)
 
@@ -110,7 +110,7 @@ class Changes:
         if not legal:
             return rest
         new = legal[int(rng.integers(len(legal)))]
-        to = len(base) if new.kind == "prefer" else int(rng.integers(len(base) + 1))
+        to = len(base) if new.kind in ("prefer", "gather") else int(rng.integers(len(base) + 1))
         return (*base[:to], new, *base[to:])
 
 

@@ -1,8 +1,9 @@
 """What a search decides and how it is judged: decisions, states, and the price of a state, each computed once.
 
 A decision is a few actions that belong together: one dimension group (the same class in every repeated layer) on one axis, that
-with the parameters kept whole (ZeRO-2), or a class that gets its way at the sites where another took its axis. A state is the
-sequence of decisions after the fixed start; what decides its price is what it means, so states that mean the same are one.
+with the parameters kept whole (ZeRO-2), a class that gets its way at the sites where another took its axis, or that parameters
+are gathered once in a step. A state is the sequence of decisions after the fixed start; what decides its price is what it
+means, so states that mean the same are one.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from partir.cost.targets import Target
 from partir.errors import SearchError, word
 from partir.sharding import plan as plan_
 from partir.sharding import quotient
-from partir.sharding.actions import Action, Prefer, Replicate, Tile
+from partir.sharding.actions import Action, GatherOnce, Prefer, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment, Conflict, in_scope
 from partir.sharding.groups import without_numbers
 from partir.sharding.quotient import Quotient
 from partir.sharding.roles import roles_of
 
-Kind = Literal["tile", "state", "prefer"]
+Kind = Literal["tile", "state", "prefer", "gather"]
 
 STEEP = 20.0
 """How much a step time is worsened per multiple of the target's memory that it needs beyond it."""
@@ -32,7 +33,8 @@ STEEP = 20.0
 
 @dataclass(frozen=True)
 class Decision:
-    """One move of a search: its actions, and what it is in words. `room` is the size of what it cuts, on one device before."""
+    """One move of a search: its actions, and what it is in words. `room` is the size of what it cuts, on one device before; one
+    that is of no axis has "" for it."""
 
     kind: Kind
     axis: str
@@ -42,7 +44,7 @@ class Decision:
 
     def __str__(self) -> str:
         what = f"optimizer state along {self.name}" if self.kind == "state" else self.name
-        return f'{what} on "{self.axis}"'
+        return f'{what} on "{self.axis}"' if self.axis else what
 
 
 State = tuple[Decision, ...]
@@ -202,14 +204,15 @@ class Environment:
         return whole if self.parts is None else self.parts.assigned(whole)
 
     def legal(self, state: State) -> tuple[Decision, ...]:
-        """What can be decided next: groups that are not on an axis yet and still divide, and sites to take back."""
-        return (*self.tiles(state), *self.prefers(state))
+        """What can be decided next: groups that are not on an axis yet and still divide, sites to take back, and how often
+        parameters are gathered."""
+        return (*self.tiles(state), *self.prefers(state), *self.gathers(state))
 
     def tiles(self, state: State) -> tuple[Decision, ...]:
         """The groups that can be cut next."""
         taken: dict[str, tuple[str, ...]] = {}
         for decision in state:
-            if decision.kind != "prefer":
+            if decision.kind in ("tile", "state"):
                 taken[decision.name] = (*taken.get(decision.name, ()), decision.axis)
         size_of = self.start.mesh.size_of
         return tuple(
@@ -217,6 +220,24 @@ class Environment:
             for decision in self.decisions
             if decision.axis not in (own := taken.get(decision.name, ())) and decision.room % size_of(decision.axis, *own) == 0
         )
+
+    def gathers(self, state: State) -> tuple[Decision, ...]:
+        """Parameters gathered once in a step, where some are cut."""
+        once = self._once
+        is_new = once is not None and once not in state and any(decision.kind == "tile" for decision in state)
+        return (once,) if once is not None and is_new else ()
+
+    @cached_property
+    def _once(self) -> Decision | None:
+        """All parameters of the decisions that several phases read, gathered once; None where there are none."""
+        start = self.start
+        classes = {class_ for _, together in self._choices() for class_ in together}
+        members = {argument for class_ in classes for argument, _, _ in start.classes.arguments_by_class[class_]}
+        members &= start.structure.tables.read_in_phases
+        named = sorted(members.intersection(roles_of(start.structure).parameters) - start.gathered_once)
+        actions = tuple(GatherOnce(start.structure.addresses.names[a]) for a in named)
+        found = Decision("gather", "", "parameters gathered once in a step", actions)
+        return found if actions and (self.filter is None or self.filter(found)) else None
 
     def prefers(self, state: State) -> tuple[Decision, ...]:
         """For the sites where most was lost: let the loser have the axis there."""
@@ -264,12 +285,13 @@ class Environment:
         return found
 
     def meaning(self, state: State) -> object:
-        """What decides the price of a state: who has each axis at each op, how arguments lie, in which order."""
+        """What decides the price of a state: who has each axis at each op, how arguments lie, in which order, and which are
+        gathered once."""
         found = self._keys.get(state)
         if found is None:
             decided = self._decided(state)
             winners = tuple(decided.winners[axis].tobytes() for axis in decided.mesh.names)
-            found = self._keys[state] = winners, tuple(decided.argument_axes)
+            found = self._keys[state] = winners, tuple(decided.argument_axes), decided.gathered_once
         return found
 
     def _estimate(self, decided: Assignment) -> Estimate:
@@ -287,7 +309,7 @@ class Environment:
     def forgotten(self) -> Environment:
         """The same decisions, with nothing priced yet."""
         fresh = replace(self, evaluations=0, _prices={}, _keys={}, _sites={})
-        for name in ("parts", "decisions", "_model", "_standing", "_forward_scopes"):
+        for name in ("parts", "decisions", "_once", "_model", "_standing", "_forward_scopes"):
             if name in self.__dict__:
                 fresh.__dict__[name] = self.__dict__[name]
         return fresh

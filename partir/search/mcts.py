@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -43,8 +44,9 @@ class MCTS(Searcher):
     The others change the best state by chance, or climb from somewhere near it: it loses one or two groups, or gets another
     decision, and is decided on from there. The reward is how many times better than the start a state is, as a logarithm.
 
-    Ends after `episodes`, or `seconds`, or when nothing was better by a thousandth for `patience` episodes in a row (None: it
-    does not end for that). Deterministic by `seed`. At most two states are priced in an episode.
+    Ends after `episodes`, or `seconds`, or when nothing was better by a thousandth for `patience` episodes in a row ("auto":
+    100, or four for each decision where that is more; None: it does not end for that). Deterministic by `seed`. At most two
+    states are priced in an episode.
     """
 
     episodes: int = 500
@@ -54,7 +56,7 @@ class MCTS(Searcher):
     widening: float = 1.0
     period: int = 6
     depth: int = 12
-    patience: int | None = 150
+    patience: int | Literal["auto"] | None = "auto"
 
     @property
     def budget(self) -> tuple[int | None, float | None]:
@@ -83,14 +85,17 @@ class _Search:
         return self.reward(self.under_way.price(state))
 
     def run(self) -> None:
-        root = _Node(())
-        for decision in self.environment.tiles(()):
+        root, single = _Node(()), self.environment.tiles(())
+        patience = self.settings.patience
+        if patience == "auto":
+            patience = max(PATIENCE, PATIENCE_PER_DECISION * len(single))
+        for decision in single:
             if self.under_way.spent:
                 return
             self.priors.learn(decision, self.price((decision,)))
             self.under_way.count()
         turn, mark, since = 0, math.inf, 0
-        while not self.under_way.spent and since != self.settings.patience:
+        while not self.under_way.spent and since != patience:
             new = self.changes.next(self.under_way.best)
             if new is None:
                 turn = (turn + 1) % self.settings.period
@@ -203,6 +208,9 @@ class _Search:
 
 MATERIAL = 1e-3
 """By how much of its cost a state has to be better to be worth waiting on for more."""
+
+PATIENCE, PATIENCE_PER_DECISION = 100, 4
+"""Episodes without gain after which a search ends by itself, at least, and for each decision that is open at the start."""
 
 OLD = 32
 """How many states of climbs that were priced before are passed in one episode."""

@@ -1,4 +1,4 @@
-"""The one vocabulary of tactics, search, logs and saved strategies: four small decisions with stable addresses.
+"""The one vocabulary of tactics, search, logs and saved strategies: five small decisions with stable addresses.
 
 A value is addressed by its argument path (`params/mlp/w`), by its tag (`#residual.0`), else by phase, scope, op and ordinal
 (`@forward:layer_0/attention-block/dot_general.2`), so that an address outlives the import it was made on.
@@ -54,18 +54,28 @@ class Cut:
     dim: int
 
 
-Action = Tile | Replicate | Prefer | Cut
-KINDS: Mapping[str, type[Tile | Replicate | Prefer | Cut]] = {
+@dataclass(frozen=True)
+class GatherOnce:
+    """Gather an argument (a parameter that is cut) once in a step, not in each phase that reads it, and keep it in between. What
+    a loop reads of it is still gathered in the loop."""
+
+    value: str
+
+
+Action = Tile | Replicate | Prefer | Cut | GatherOnce
+KINDS: Mapping[str, type[Action]] = {
     "tile": Tile,
     "replicate": Replicate,
     "prefer": Prefer,
     "cut": Cut,
+    "gather_once": GatherOnce,
 }
+NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 def to_json(action: Action) -> dict[str, Any]:
     """An action as plain data."""
-    return {"kind": type(action).__name__.lower(), **asdict(action)}
+    return {"kind": NAMES[type(action)], **asdict(action)}
 
 
 def from_json(record: Any) -> Action:

@@ -22,7 +22,7 @@ from partir.sharding import atoms as atoms_
 from partir.sharding import classes as classes_
 from partir.sharding import constraints, groups
 from partir.sharding import tables as tables_
-from partir.sharding.actions import Action, Addresses, Cut, Prefer, Replicate, Tile
+from partir.sharding.actions import Action, Addresses, Cut, GatherOnce, Prefer, Replicate, Tile
 from partir.sharding.atoms import Atoms
 from partir.sharding.classes import Classes, IntArray
 from partir.sharding.constraints import Wishes
@@ -143,9 +143,9 @@ class Assignment:
 
     def _check(self, action: Action) -> None:
         value = self.structure.addresses.find(action.value)
-        if not isinstance(action, Cut):
+        if not isinstance(action, Cut | GatherOnce):
             self.mesh.check(action.axis)
-        if not isinstance(action, Replicate):
+        if not isinstance(action, Replicate | GatherOnce):
             self.dim_of(value, action.dim)
 
     def dim_of(self, value: int, dim: int) -> int:
@@ -321,10 +321,19 @@ class Assignment:
                     found.append(Conflict(row, axis, winner, tuple(f for f in factors if f != winner)))
         return found
 
+    @cached_property
+    def gathered_once(self) -> frozenset[int]:
+        """The parameters (and other state) that are gathered once in a step."""
+        leaves, find = self.structure.program.signature.arguments, self.structure.addresses.find
+        named = {find(action.value) for action in self.actions if isinstance(action, GatherOnce)}
+        return frozenset(value for value in named if value < len(leaves) and leaves[value].role == "state")
+
     def same_effect(self, other: Assignment) -> bool:
         """Whether two assignments decide the same at every op and argument (whatever their actions say)."""
-        return self.argument_axes == other.argument_axes and all(
-            np.array_equal(self.winners[axis], other.winners[axis]) for axis in self.mesh.names
+        return (
+            self.argument_axes == other.argument_axes
+            and self.gathered_once == other.gathered_once
+            and all(np.array_equal(self.winners[axis], other.winners[axis]) for axis in self.mesh.names)
         )
 
 

@@ -134,6 +134,7 @@ class _Planner:
         self.sizes = assignment.mesh.axes
         self.spread = Spread(assignment)
         self.row_plans: dict[int, RowPlan] = assignment.structure.memo(assignment.mesh, "rows")
+        self.once = self._gathered_once()
 
     def run(self) -> Plan:
         claimed = self.spread.claimed()
@@ -322,14 +323,24 @@ class _Planner:
         after = self.spread.source(view, wanted)
         if after == self.layouts[source] and not left:
             return
-        phase = self._phase_of_use(source, row)
         region = self._region_of_use(position, slot, row)
+        phase = self._phase_of_use(source, row, region)
         self.plan.uses[position, slot] = self._reshard(source, after, left, position, phase, region)
 
-    def _phase_of_use(self, source: int, row: OpRow) -> str:
-        """Uses of a parameter share a gather within a phase. One layer of a scanned stack is recomputed and gone backward
-        through in the same round, and is gathered once for both."""
+    def _gathered_once(self) -> list[bool]:
+        """Of which values all phases share a gather; empty where of none."""
+        arguments = self.assignment.gathered_once
+        memo = self.structure.memo(self.assignment.mesh, "gathered once")
+        if arguments not in memo:
+            memo[arguments] = self.tables.made_of(arguments) if arguments else []
+        return memo[arguments]
+
+    def _phase_of_use(self, source: int, row: OpRow, region: int) -> str:
+        """Uses of a parameter share a gather within a phase, or all do where that was decided. One layer of a scanned stack is
+        recomputed and gone backward through in the same round, and is gathered once for both."""
         if not self.tables.of_state_alone[source]:
+            return ""
+        if self.once and self.once[source] and region == self.tables.region_of[source]:
             return ""
         phase = self.tables.phase(row)
         return "backward" if phase == "recomputed" and self.tables.of_one_round[source] else phase

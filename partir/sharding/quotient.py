@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from partir.program import Signature
-from partir.sharding.actions import Action, Addresses, Replicate
+from partir.sharding.actions import Action, Addresses, GatherOnce, Replicate
 from partir.sharding.assignment import Assignment, Structure
 from partir.sharding.atoms import Atoms
 from partir.sharding.classes import IntArray
@@ -82,13 +82,14 @@ def _translated(whole: Assignment, value_of: IntArray, names: list[str]) -> tupl
     found: dict[Action, None] = {}
     for action in whole.actions:
         value = find(action.value)
-        dim = -1 if isinstance(action, Replicate) else whole.dim_of(value, action.dim)
+        has_dim = not isinstance(action, Replicate | GatherOnce)
+        dim = whole.dim_of(value, action.dim) if has_dim else -1
         if value in views:
             value, dim = views[value].source, views[value].dims[dim] if dim >= 0 else -1
-        if value_of[value] < 0 or (dim < 0 and not isinstance(action, Replicate)):
+        if value_of[value] < 0 or (dim < 0 and has_dim):
             continue
         name = names[int(value_of[value])]
-        found[replace(action, value=name) if isinstance(action, Replicate) else replace(action, value=name, dim=dim)] = None
+        found[replace(action, value=name, dim=dim) if has_dim else replace(action, value=name)] = None
     return tuple(found)
 
 
@@ -211,7 +212,7 @@ class _Painter:
         for argument, leaf in enumerate(self.tables.program.signature.arguments):
             first = atoms.start[argument]
             labels = tuple([self.labels[c] for c in of_node[first : first + atoms.count_of(argument)]])
-            pins = tuple(sorted(pinned.get(argument, ())))
+            pins = (*sorted(pinned.get(argument, ())), argument in whole.gathered_once)
             colours.append(self.number((leaf.role, leaf.donated, leaf.shape, leaf.dtype, labels, pins)))
         return colours
 

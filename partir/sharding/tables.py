@@ -15,6 +15,7 @@ says what belongs to which region.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -264,8 +265,11 @@ class Tables:
     @cached_property
     def of_state_alone(self) -> list[bool]:
         """Whether a value is a parameter, or one only converted or reshaped: gathered anew in each phase that reads it."""
-        flags = [leaf.role == "state" for leaf in self.program.signature.arguments]
-        flags += [False] * (len(self.values) - len(flags))
+        return self.made_of({i for i, leaf in enumerate(self.program.signature.arguments) if leaf.role == "state"})
+
+    def made_of(self, arguments: Collection[int]) -> list[bool]:
+        """Whether a value is one of these arguments, or one only converted, reshaped or sliced."""
+        flags = [value in arguments for value in range(len(self.values))]
         for row in self.rows:
             view = row.operands[0] if row.operands else None
             if view is None or not flags[view.source]:
@@ -276,6 +280,23 @@ class Tables:
                 for result in row.results:
                     flags[result] = True
         return flags
+
+    @cached_property
+    def read_in_phases(self) -> frozenset[int]:
+        """The parameters that more than one phase reads outside loops, themselves or only converted or reshaped."""
+        root = list(range(len(self.values)))
+        found: set[int] = set()
+        for value, made in enumerate(self.of_state_alone):
+            if not made or self.region_of[value]:
+                continue
+            if value >= self.argument_count:
+                view = self.rows[self.producer[value]].operands[0]
+                assert view is not None
+                root[value] = root[view.source]
+            rows = [self.rows[row] for row, _ in self.uses[value] if row >= 0]
+            if len({self.phase(row) for row in rows if not row.region and row.kind != "carry"}) > 1:
+                found.add(root[value])
+        return frozenset(found)
 
     @cached_property
     def of_one_round(self) -> list[bool]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from partir.errors import NoEffectError, ProgramError, word
-from partir.sharding.actions import Action, Replicate, Tile
+from partir.sharding.actions import Action, GatherOnce, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.roles import roles_of
 
@@ -19,23 +19,34 @@ ENOUGH = 0.99
 class ZeRO:
     """Shard state over `axis`, on top of data parallelism: the classes that together cover the parameters.
 
-    stage 3 (FSDP)  parameters are sharded: gathered once in each phase that uses them, gradients reduce-scattered
+    stage 3 (FSDP)  parameters are sharded: gathered once in each phase that uses them, gradients reduce-scattered; without
+                    `reshard_after_forward`, gathered once in a step and kept until the backward pass (a gather less, for the
+                    memory of all of them)
     stage 2         parameters stay whole: gradients reduce-scattered, new parameters gathered at the end of the step
     stage 1         as stage 2, and gradients that are accumulated over steps stay whole, too
 
     Classes are taken by the parameter bytes they newly shard (in a transformer the residual width covers nearly all) until
     99 % are covered or none divides; those of repeated layers together. `params` limits it to parameters that match these
-    patterns.
+    patterns. (`reshard_after_forward` is PyTorch FSDP's name for it.)
     """
 
     axis: str
     stage: Literal[1, 2, 3]
     params: str | Sequence[str] | None = None
+    reshard_after_forward: bool = True
 
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         assignment.mesh.check(self.axis)
         if self.stage not in (1, 2, 3):
             raise ProgramError(word(f"there is no ZeRO stage {self.stage!r}", hint="stage=1, 2 or 3"))
+        if self.stage != 3 and not self.reshard_after_forward:
+            raise ProgramError(
+                word(
+                    f"{self!r} has nothing to reshard after forward",
+                    why="before stage 3 parameters stay whole",
+                    hint="stage=3, or leave reshard_after_forward out",
+                )
+            )
         roles = roles_of(assignment.structure)
         signature = assignment.structure.program.signature
         parameters = list(roles.parameters)
@@ -61,7 +72,9 @@ class ZeRO:
         if self.stage == 1:
             pinned += [i for i, leaf in enumerate(signature.arguments) if "acc_grads" in leaf.path]
         pins: list[Action] = [Replicate(signature.arguments[i].name, self.axis) for i in pinned]
-        return [*pins, *(Tile(signature.arguments[i].name, dim, self.axis) for i, dim in chosen)]
+        tiles = [Tile(signature.arguments[i].name, dim, self.axis) for i, dim in chosen]
+        once = () if self.reshard_after_forward else parameters
+        return [*pins, *tiles, *(GatherOnce(signature.arguments[i].name) for i in once)]
 
     def _cover(self, assignment: Assignment, parameters: Sequence[int]) -> tuple[list[tuple[int, int]], set[int]]:
         """Classes as (parameter, dim), greedily by the bytes they newly shard; and the parameters they shard."""

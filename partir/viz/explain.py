@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from partir.errors import PathError
 from partir.program import Leaf, origin_of
-from partir.sharding.actions import Replicate
+from partir.sharding.actions import GatherOnce, Replicate
 from partir.sharding.assignment import NEVER
 from partir.sharding.layout import local_shape, spec_of
 from partir.sharding.plan import COLLECTIVES, Plan, Reshard, Settlement
@@ -116,7 +116,7 @@ def _by(plan: Plan, steps: Steps, position: int) -> str:
     """Whose decision an action is: the tactic that made it, with the action."""
     action = plan.assignment.actions[position]
     name = next((tactic for tactic, count in steps if position < count), "the program itself")
-    if isinstance(action, Replicate):
+    if isinstance(action, Replicate | GatherOnce):
         return f"by {name}"
     return f"by {name} ({type(action).__name__} dim {action.dim} of {action.value})"
 
@@ -181,7 +181,8 @@ def _resharded(plan: Plan, reshard: Reshard) -> Iterator[tuple[str, str]]:
     size = bytes_text(tables.bytes_of[reshard.value])
     if reshard.row >= 0:
         op = tables.rows[reshard.row].op
-        wants = f"{op.name.rsplit('.', 1)[-1]} in {_where(op)} reads it"
+        shared = tables.of_state_alone[reshard.value] and not reshard.phase
+        wants = f"{op.name.rsplit('.', 1)[-1]} in {_where(op)}{', and later phases, read' if shared else ' reads'} it"
     else:
         wants = f"{tables.program.signature.results[-1 - reshard.row].name} is returned"
     before, after = (spec_text(spec_of(layout)) if layout else "P()" for layout in (reshard.before, reshard.after))

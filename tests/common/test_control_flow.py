@@ -129,6 +129,13 @@ CASES: dict[str, Case] = {
     "scan, both": (scanned_step, (PARAMS, X), [D, M], {"all_reduce": 4 * 5 + 1}),
     # each of 4 layers gathers its three tensors once forward, and its two matrices again backward
     "scan, ZeRO 3": (scanned_step, (PARAMS, X), [D, ZERO], {"all_gather": 20, "all_reduce": 1, "reduce_scatter": 12}),
+    # what a loop reads it gathers in each round, forward and backward
+    "scan, ZeRO 3 once": (
+        scanned_step,
+        (PARAMS, X),
+        [D, partir.ZeRO("data", stage=3, reshard_after_forward=False)],
+        {"all_gather": 20, "all_reduce": 1, "reduce_scatter": 12},
+    ),
     "scan, ZeRO 2": (
         scanned_step, (PARAMS, X), [D, partir.ZeRO("data", stage=2)], {"all_gather": 3, "all_reduce": 1, "reduce_scatter": 12},
     ),

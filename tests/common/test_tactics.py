@@ -44,7 +44,7 @@ _NO_PARAMETERS = frozenset(SCHEDULES) - {"batch"}
 _NO_OPTIMIZER = frozenset({"zero1", "zero2", "both+zero2"})
 _NO_TABLE = frozenset({"embedding", "batch+embedding"})
 _NO_SEQUENCE = frozenset({"megatron+sequence", "both+sequence"})
-_NO_HIDDEN = frozenset({"megatron", "both", "both+zero2", "both+zero3"}) | _NO_SEQUENCE
+_NO_HIDDEN = frozenset({"megatron", "both", "both+zero2", "both+zero3", "both+zero3 once"}) | _NO_SEQUENCE
 
 WITHOUT_EFFECT: dict[str, frozenset[str]] = {
     **dict.fromkeys(

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import partir
-from partir import DataParallel, ZeRO, zoo
+from partir import DataParallel, GatherOnce, Tile, ZeRO, zoo
 from partir.dialect.core import BarrierOp
 from partir.dialect.kinds import MATRIX, is_pointwise
 from partir.dialect.spmd import AllGatherOp
@@ -14,6 +14,7 @@ from partir.dialect.spmd import AllGatherOp
 pytestmark = pytest.mark.jax
 
 SCHEDULE = [DataParallel("data"), ZeRO("data", stage=3)]
+ONCE = [DataParallel("data"), ZeRO("data", stage=3, reshard_after_forward=False)]
 SIZES = {"layers": 2, "d_model": 64, "heads": 4, "vocab": 512, "seq": 32, "batch": 16}
 MODELS = {"gpt": zoo.gpt, "llama": zoo.llama, "vit": zoo.vit, "unet": zoo.unet}
 
@@ -89,3 +90,103 @@ def test_forward_gathers_wait_for_nothing():
     held = [owner for owner in gathered if isinstance(owner, BarrierOp)]
     assert len(gathered) - len(held) == 3
     assert len(held) == 2, "of the first weights backward reads the activation alone"
+
+
+# ---- gathered once in a step
+
+
+def part_of(example, schedule):
+    traced = partir.jit(example.fun, mesh=partir.Mesh(data=8), donate_argnums=example.donate_argnums).trace(*example.args)
+    return traced.partition(schedule, target="tpu_v3")
+
+
+@pytest.mark.parametrize("model", ["gpt", "vit", "unet"])
+def test_gathered_once_each_parameter_is_gathered_at_most_once_and_nothing_waits(model):
+    example = MODELS[model](**{"gpt": SIZES, "vit": {"layers": 2}}.get(model, {}))
+
+    again, once = (ops(example, schedule) for schedule in (SCHEDULE, ONCE))
+
+    assert barriers(again)
+    assert not barriers(once)
+    gathered = [op.operands[0] for op in once if isinstance(op, AllGatherOp)]
+    assert len(set(gathered)) == len(gathered)
+    assert len(gathered) < sum(isinstance(op, AllGatherOp) for op in again)
+
+
+def test_gathered_once_costs_less_communication_and_more_memory():
+    again, once = (part_of(zoo.gpt(**SIZES), schedule) for schedule in (SCHEDULE, ONCE))
+
+    assert again.in_specs == once.in_specs
+    assert again.estimate.flops == once.estimate.flops
+    assert once.estimate.communicated_bytes < again.estimate.communicated_bytes
+    assert once.estimate.peak_bytes > again.estimate.peak_bytes
+
+
+def test_only_what_is_named_is_gathered_once():
+    def step(params, x):
+        def loss(params):
+            y = x
+            for w in params.values():
+                y = jnp.sin(y @ w)
+            return jnp.sum(y)
+
+        return jax.tree.map(lambda w, g: w - g, params, jax.grad(loss)(params))
+
+    args = dict.fromkeys("abc", jax.ShapeDtypeStruct((64, 64), "float32")), jax.ShapeDtypeStruct((64, 64), "float32")
+    traced = partir.jit(step, mesh=partir.Mesh(data=8), donate_argnums=(0,)).trace(*args)
+    once = [GatherOnce("params/b")]
+
+    again = traced.partition([DataParallel("data"), ZeRO("data", stage=3, params="params")])
+    less = traced.partition([*again.strategy.actions, *once])
+
+    assert again.collectives["all_gather"] == 5, "of the first weights backward reads none"
+    assert less.collectives["all_gather"] == 4
+    batch = [Tile("x", 0, "data")]
+    assert traced.partition([*batch, *once]).collectives == traced.partition(batch).collectives
+
+
+def test_core_says_what_is_gathered_once_and_reading_it_finds_it():
+    from partir.lowering.materialise import materialise
+    from partir.lowering.read_core import read_core
+    from partir.sharding import plan
+
+    part = part_of(zoo.gpt(**SIZES), ONCE)
+
+    read = read_core(materialise(plan.make(part.assignment)))
+
+    assert {a for a in read.actions if isinstance(a, GatherOnce)} == {
+        a for a in part.strategy.actions if isinstance(a, GatherOnce)
+    }
+    assert plan.make(read).collectives == part.collectives
+
+
+def test_a_saved_strategy_keeps_it(tmp_path):
+    part = part_of(zoo.gpt(**SIZES), ONCE)
+
+    part.strategy.save(tmp_path / "s.json")
+
+    assert partir.load_strategy(tmp_path / "s.json").actions == part.strategy.actions
+    assert any(isinstance(action, GatherOnce) for action in part.strategy.actions)
+
+
+def test_explain_says_that_later_phases_read_the_same_gather():
+    example = zoo.gpt(**SIZES)
+    again, once = (str(part_of(example, schedule).explain("params/layer_0/mlp/down/w")) for schedule in (SCHEDULE, ONCE))
+
+    assert "and later phases, read it" in " ".join(once.split())
+    assert "later phases" not in again
+    assert again.count("all_gather") > once.count("all_gather")
+
+
+def test_a_session_gathers_once_and_refuses_what_changes_nothing():
+    example = zoo.gpt(**SIZES)
+    traced = partir.jit(example.fun, mesh=partir.Mesh(data=8), donate_argnums=example.donate_argnums).trace(*example.args)
+    session = traced.session(mesh=partir.Mesh(data=8)).tile("batch/*", 0, "data").tile("params/layer_0/mlp/down/w", 1, "data")
+
+    before = session.partitioned.collectives
+    session.gather_once("params/layer_0/mlp")
+
+    assert "partir.GatherOnce(" in session.code()
+    assert session.partitioned.collectives["all_gather"] < before["all_gather"]
+    with pytest.raises(partir.NoEffectError, match="decided already"):
+        session.gather_once("params/layer_0/mlp")

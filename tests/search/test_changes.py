@@ -1,5 +1,6 @@
 """The changes that MCTS makes to its best, and when it stops."""
 
+import dataclasses
 import functools
 
 import jax
@@ -16,9 +17,17 @@ from partir.tactics import Search
 pytestmark = pytest.mark.jax
 
 
-@functools.cache
 def start():
-    example = zoo.gpt(layers=2, d_model=64, heads=4, vocab=256, seq=32, batch=16)
+    return started(layers=2, d_model=64, heads=4, vocab=256, seq=32, batch=16)
+
+
+def large():
+    return started(layers=2, d_model=1024, heads=8, vocab=8192, seq=512, batch=32)
+
+
+@functools.cache
+def started(**sizes):
+    example = zoo.gpt(**sizes)
     mesh = partir.Mesh(data=4, model=2)
     traced = partir.jit(example.fun, mesh=mesh, donate_argnums=example.donate_argnums).trace(*example.args)
     return traced.partition([]).assignment
@@ -110,3 +119,45 @@ def test_nothing_one_change_away_is_better(seed):
     ranks = [env.price(new).rank for new in changes_of(env, result.state)]
     assert jax.tree.leaves(ranks)
     assert result.price.rank <= min(ranks)
+
+
+def test_parameters_gathered_once_are_a_decision_where_something_is_cut():
+    env = environment()
+    (once,) = env.gathers((named(env, "batch/targets:0", "data"),))
+
+    assert env.gathers(()) == ()
+    assert env.gathers((named(env, "batch/targets:0", "data"), once)) == ()
+    gathered = {action.value for action in once.actions}
+    assert {"params/layer_0/mlp/up/w", "params/layer_1/attention/query/w"} <= gathered
+    assert "params/embed/embeddings" not in gathered, "backward adds to its gradient and does not read it"
+    assert not any(name.startswith("opt_state") for name in gathered)
+    fsdp = tuple(named(env, part, "data") for part in ("batch/targets:0", "logits/w"))
+    assert env.meaning((*fsdp, once)) != env.meaning(fsdp)
+    assert env.price((*fsdp, once)).seconds < env.price(fsdp).seconds
+
+
+def test_search_gathers_once_where_memory_allows_and_not_where_it_does_not():
+    start = large()
+    found = MCTS(400).search(Search(("data", "model"), target="tpu_v3").environment(start))
+    once = [decision for decision in found.state if decision.kind == "gather"]
+    assert once, "on a TPU v3 nothing moves beside computation: a gather less is time"
+
+    without = tuple(decision for decision in found.state if decision.kind != "gather")
+    small = partir.targets.get("tpu_v3")
+    limit = (found.environment.price(without).bytes + found.price.bytes) // 2
+    tight = dataclasses.replace(small, hbm_bytes=limit)
+    env = Search(("data", "model"), target=tight).environment(start)
+    assert env.price(found.state).rank > env.price(without).rank
+
+
+def test_a_loop_gathers_in_each_round_so_there_is_nothing_to_decide():
+    example = zoo.llama(layers=2, d_model=64, heads=4, d_ff=96, vocab=256, seq=32, batch=16)
+    mesh = partir.Mesh(data=4, model=2)
+    traced = partir.jit(example.fun, mesh=mesh, donate_argnums=example.donate_argnums).trace(*example.args)
+    env = Search(("data", "model"), target="tpu_v3").environment(traced.partition([]).assignment)
+
+    once = env.gathers((env.decisions[0],))
+
+    gathered = {action.value for decision in once for action in decision.actions}
+    assert "params/logits" in gathered
+    assert not any("layers" in value for value in gathered)
