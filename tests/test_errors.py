@@ -305,6 +305,8 @@ def test_dims_without_an_axis():
 
 def test_stage_that_is_none():
     assert_refused(ProgramError, "no ZeRO stage 4", by=lambda: traced().partition([ZeRO("data", stage=4)]))
+    once = ZeRO("data", stage=2, reshard_after_forward=False)
+    assert_refused(ProgramError, "stage=2", "before stage 3 parameters stay whole", by=lambda: traced().partition([once]))
 
 
 def test_out_shardings_of_another_structure():

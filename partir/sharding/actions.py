@@ -56,8 +56,8 @@ class Cut:
 
 @dataclass(frozen=True)
 class GatherOnce:
-    """Gather an argument (a parameter that is cut) once in a step, not in each phase that reads it, and keep it in between. What
-    a loop reads of it is still gathered in the loop."""
+    """Gather an argument (a parameter that is cut) once in a step, not in each phase that reads it, and keep it in between.
+    What a loop reads of it is still gathered in the loop."""
 
     value: str
 
