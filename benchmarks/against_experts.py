@@ -7,8 +7,8 @@
 Needs `partir[tpu]`. Each program is compiled in a process of its own; what was judged is kept in build/experts. The experts are
 pure data parallelism, data x Megatron, FSDP, and plain `jit` with FSDP's shardings written by hand (each array of the state cut
 along its largest dim that divides, as `NamedSharding`s; XLA's partitioner does the rest). Search prices with the estimate.
-Where its best does not beat all experts, two more are compiled: the best of at most half as many decisions, and of a quarter;
-the best is taken.
+Where its best does not beat all experts, two more are compiled (`Result.alternatives`: the best that sends other things, and the
+best of few decisions); the best is taken.
 """
 
 from __future__ import annotations
@@ -100,15 +100,14 @@ def compared(model: str, topology: str, *, kept: bool = False) -> tuple[dict[str
 
 
 def searched(model: str, topology: str, traced: Any, target: Any) -> dict[str, Any]:
-    """Find the best strategy by the estimate, and the best of half and a quarter of its decisions; keep each, and say what it
-    decides."""
+    """Find the best strategy by the estimate, and alternatives to ask the compiler about; keep each, say what it decides."""
     from partir.tactics import Search
 
     search = Search(("data", "model"), target=target)
     start = traced.partition([]).assignment
     environment = search.environment(start)
     result = partir.search.MCTS().search(environment)
-    best = [min(result.candidates, key=lambda state: environment.exact(state).rank), *result.simpler]
+    best = [min(result.candidates, key=lambda state: environment.exact(state).rank), *result.alternatives()]
     for name, state in zip(FOUND, best, strict=False):
         part = traced.partition([action for decision in state for action in decision.actions])
         part.strategy.save(_file(model, topology, f"{name} strategy"))
@@ -212,7 +211,7 @@ def main() -> int:
     body = (
         "Step time by `partir.judge` (the compiler's cycles, collectives by the alpha-beta model), mesh data=4, model=2, "
         "small depths. Where the best that search found is not better than all experts, it compiled three and took the best of "
-        "them: its best, and its best of at most half as many decisions, and of a quarter"
+        "them: its best, the best that sends other things, and the best of at most a quarter of the decisions"
         f"{f' (in {single} cases only its best)' if single else ''}.\n\n"
         f"{table(headings, rows)}\n\n"
         f"Within 2 % of the best expert in {within} of {len(ratios)}, strictly better than all in {better}; "

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Literal
 
 from partir.cost.estimate import Estimate, Model, estimate, model_of
+from partir.cost.moves import least_bytes
 from partir.cost.standing import Standing
 from partir.cost.targets import Target
 from partir.errors import SearchError, word
@@ -282,6 +283,15 @@ class Environment:
         if found is None:
             self.evaluations += 1
             found = self._prices[meaning] = price_of(self._estimate(self._decided(state)))
+        return found
+
+    def sent(self, state: State) -> dict[str, float]:
+        """The bytes that a device sends in a step, by kind of collective, before some are combined."""
+        found: dict[str, float] = {}
+        for owed in self._estimate(self._decided(state)).moved.owed:
+            for step, devices, size, _ in owed.steps:
+                sent = least_bytes(step.kind, devices, size) * owed.times * len(owed.places.values)
+                found[step.kind] = found.get(step.kind, 0.0) + sent
         return found
 
     def meaning(self, state: State) -> object:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -29,22 +29,38 @@ class Progress:
 class Result:
     """What a search found.
 
-    `state` is the best sequence of decisions, `price` its price, `trace` each improvement on the way. `candidates` are the best
-    states that differ in meaning; `simpler` the best of at most half as many decisions, and of a quarter: where a compiler is
-    asked which is the fastest, they tell more than candidates that hardly differ. `smallest` is the state of the lowest peak
-    that was met. `finished` is False where it was interrupted.
+    `state` is the best sequence of decisions, `price` its price, `trace` each improvement on the way. `priced` are all states
+    that were priced, one for each meaning, the best first, `candidates` the best and the next few of them; `smallest` is the
+    state of the lowest peak that was met. `finished` is False where it was interrupted.
     """
 
     environment: Environment
     state: State
     price: Price
     trace: list[Progress]
-    candidates: list[State]
-    simpler: list[State]
+    priced: list[State]
     smallest: State
     evaluations: int
     seconds: float
     finished: bool
+
+    @property
+    def candidates(self) -> list[State]:
+        """The best state, and the next few that differ from it in meaning."""
+        best = self.environment.meaning(self.state)
+        return [self.state, *(other for other in self.priced[:CANDIDATES] if self.environment.meaning(other) != best)]
+
+    def alternatives(self) -> list[State]:
+        """What to ask a compiler about besides the best: the best state that sends other things (a fifth of the bytes differ),
+        and the best of at most a quarter of its decisions. An estimate errs alike for what is alike, so the candidates next to
+        the best tell little. Only what fits, where anything does."""
+        price, sent = self.environment.price, self.environment.sent
+        own = sent(self.state)
+        fit = [state for state in self.priced if price(state).fits == self.price.fits]
+        other = next((state for state in fit[:LOOKED_AT] if _apart(own, sent(state)) > APART), None)
+        few = next((state for state in fit if len(state) <= max(1, len(self.state) // 4)), None)
+        found = dict.fromkeys(state for state in (other, few) if state is not None)
+        return [state for state in found if self.environment.meaning(state) != self.environment.meaning(self.state)]
 
     def without(self) -> list[tuple[Decision, Price]]:
         """For each decision of the best state, the price of the state without it."""
@@ -132,22 +148,21 @@ class Run:
         state = self.pruned()
         price = self.environment.price(state)
         elapsed = time.monotonic() - self.started
-        others = [other for _, other in sorted(self.seen.values(), key=lambda item: item[0].rank)[:CANDIDATES]]
-        best = self.environment.meaning(state)
-        candidates = [state, *(other for other in others if self.environment.meaning(other) != best)]
-        simpler = [self.best_of(len(state) // parts) for parts in (2, 4) if len(state) >= parts]
-        return Result(
-            self.environment, state, price, self.trace, candidates, simpler, self.smallest, self.evaluations, elapsed, finished
-        )
+        priced = [other for _, other in sorted(self.seen.values(), key=lambda item: item[0].rank)]
+        return Result(self.environment, state, price, self.trace, priced, self.smallest, self.evaluations, elapsed, finished)
 
-    def best_of(self, count: int) -> State:
-        """The best state of at most `count` decisions."""
-        few = [state for _, state in self.seen.values() if len(state) <= count]
-        return min([(), *few], key=lambda state: self.environment.price(state).rank)
+
+def _apart(first: Mapping[str, float], second: Mapping[str, float]) -> float:
+    """By how much of all that is sent two states differ: 0 where both send as many bytes by each kind of collective."""
+    differ = sum(abs(first.get(kind, 0.0) - second.get(kind, 0.0)) for kind in {*first, *second})
+    return differ / max(sum(first.values()), sum(second.values()), 1.0)
 
 
 CANDIDATES = 8
-"""How many states a result keeps besides the best."""
+"""How many states are candidates besides the best."""
+
+APART, LOOKED_AT = 0.2, 64
+"""From which share of its bytes on a state sends other things, and among how many of the best one is looked for."""
 
 
 class Searcher(ABC):

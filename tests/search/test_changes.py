@@ -161,3 +161,25 @@ def test_a_loop_gathers_in_each_round_so_there_is_nothing_to_decide():
     gathered = {action.value for decision in once for action in decision.actions}
     assert "params/logits" in gathered
     assert not any("layers" in value for value in gathered)
+
+
+def test_alternatives_are_other_kinds_of_strategies_that_fit():
+    result = MCTS(200).search(Search(("data", "model"), target="tpu_v3").environment(large()))
+    env = result.environment
+
+    other, few = result.alternatives()
+
+    own, sent = env.sent(result.state), env.sent(other)
+    differ = sum(abs(own.get(kind, 0) - sent.get(kind, 0)) for kind in {*own, *sent})
+    assert differ > 0.2 * max(sum(own.values()), sum(sent.values()))
+    assert len(few) <= len(result.state) / 4
+    assert all(env.price(state).fits for state in (other, few))
+    nearer = [state for state in result.priced if env.price(state).rank < env.price(few).rank]
+    assert all(len(state) > len(few) for state in nearer), "none of so few decisions is better"
+
+
+def test_bytes_sent_are_those_of_the_plan():
+    env = environment()
+    state = tuple(named(env, part, "data") for part in ("batch/targets:0", "logits/w"))
+
+    assert sum(env.sent(state).values()) == pytest.approx(env.estimate(state).communicated_bytes)
