@@ -7,8 +7,8 @@
 Needs `partir[tpu]`. Each program is compiled in a process of its own; what was judged is kept in build/experts. The experts are
 pure data parallelism, data x Megatron, FSDP, and plain `jit` with FSDP's shardings written by hand (each array of the state cut
 along its largest dim that divides, as `NamedSharding`s; XLA's partitioner does the rest). Search prices with the estimate.
-Where its best does not beat all experts, two more are compiled (`Result.alternatives`: the best that sends other things, and the
-best of few decisions); the best is taken.
+Where its best does not beat all experts, two more are compiled (`Result.alternatives`: the best that sends other things, and
+the best of few decisions); the best is taken.
 """
 
 from __future__ import annotations
