@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from partir.cli.environment import host_devices
 from partir.cli.inputs import DEFAULT_MESH, mesh_of, near, schedule_of, target_of
-from partir.cli.subject import add_settings, partitioned
+from partir.cli.subject import add_settings, traced_of
 from partir.errors import SearchError, word
 
 if TYPE_CHECKING:
-    from partir.search import Searcher
+    from partir.search import Result, Searcher
     from partir.stages import Partitioned
 
 ALGORITHMS = ("mcts", "beam", "random", "exhaustive")
@@ -29,7 +29,8 @@ def add_to(commands: Any) -> None:
         epilog="""examples:
   partir search gpt --set layers=24 --mesh data=4,model=2 --target tpu_v3
   partir search gpt --schedule "DataParallel('data')" --axes model --out s.json
-  partir search moe --target h100 --algorithm beam --json""",
+  partir search moe --target h100 --algorithm beam --json
+  partir search gpt --set layers=2 --target tpu_v5e --topology tpu:v5e:2x4""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL", help="a model of the zoo, or module:function")
@@ -49,6 +50,11 @@ def add_to(commands: Any) -> None:
         help="stop after N episodes that brought nothing (100, more where much is open; 0, or with --seconds: never)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random choices (0)")
+    parser.add_argument(
+        "--topology",
+        metavar="TOPOLOGY",
+        help="compile the best and its alternatives with the real compiler (tpu:v3:2x2, gpu:h100:8) and take the fastest",
+    )
     parser.add_argument("--out", metavar="FILE", help="save the strategy")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.set_defaults(run=run)
@@ -57,6 +63,8 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Import, search, save the strategy, print."""
     host_devices(1)
+    from partir.cli.compiled import compiled, compiled_table, records
+    from partir.runtime.compilers import Topology
     from partir.tactics import Search
     from partir.viz.found import record_of
     from partir.viz.progress import bar
@@ -64,21 +72,32 @@ def run(options: argparse.Namespace) -> int:
 
     mesh = mesh_of(options.mesh)
     target = target_of(options.target)
+    if options.topology:
+        Topology.parse(options.topology).check(mesh)
     axes = options.axes.split(",") if options.axes else list(mesh.names)
     scopes = options.scopes.split(",") if options.scopes else None
     with bar(f"searching on {target.name}") as show:
         search = Search(tuple(axes), searcher_of(options), scopes, target=target, show=show)
         words = (options.model, *options.set)
-        part = partitioned(words, [*schedule_of(options.schedule), search], mesh, target)
+        traced = traced_of(words, mesh)
+        part = traced.partition([*schedule_of(options.schedule), search], target=target)
+    result = search.result
+    assert result is not None
+    tried = compiled(traced, result, options.topology) if options.topology else []
+    if tried:
+        state, part = tried[0].state, tried[0].part
+        result = dataclasses.replace(result, state=state, price=result.environment.price(state))
     if options.out:
         dataclasses.replace(part.strategy, model=words).save(options.out)
         print(f"strategy of {len(part.strategy.actions)} actions saved to {options.out}", file=sys.stderr)
-    assert search.result is not None
     if options.json:
-        found = tactics_record(part.history, target) | {"search": record_of(search.result)}
+        found = tactics_record(part.history, target) | {"search": record_of(result)}
+        found |= {"compiled": records(tried)} if tried else {}
         print(json.dumps(found | {"actions": part.strategy.to_json()["actions"]}, indent=1))
     else:
-        print(_tables(part, search))
+        print(_tables(part, result))
+        if tried:
+            print(f"\n{compiled_table(tried, options.topology)}")
     return 0
 
 
@@ -110,7 +129,7 @@ def searcher_of(options: argparse.Namespace) -> Searcher:
     return Exhaustive()
 
 
-def _tables(part: Partitioned, search: Any) -> str:
+def _tables(part: Partitioned, result: Result) -> str:
     from partir.viz import found, report
 
     return "\n\n".join(
@@ -118,8 +137,8 @@ def _tables(part: Partitioned, search: Any) -> str:
         for table in (
             part.report(),
             report.arguments_table(part.program, part.plan, brief=True),
-            found.decisions_table(search.result),
-            found.rejected_table(search.result),
-            found.trace_table(search.result),
+            found.decisions_table(result),
+            found.rejected_table(result),
+            found.trace_table(result),
         )
     )

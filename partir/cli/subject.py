@@ -12,7 +12,7 @@ from partir.errors import ProgramError, word
 if TYPE_CHECKING:
     from partir.mesh import Mesh
     from partir.sharding.strategy import Strategy
-    from partir.stages import Partitioned
+    from partir.stages import Partitioned, Traced
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -64,17 +64,18 @@ def subject_of(options: argparse.Namespace, *, needs_program: bool) -> tuple[tup
     return (*words, *options.set) if words else (), strategy
 
 
-def partitioned(words: tuple[str, ...], schedule: list[Any], mesh: Any, target: Any = None) -> Partitioned:
-    """The model that the words name, partitioned; its report has costs where a target is given."""
+def traced_of(words: tuple[str, ...], mesh: Any) -> Traced:
+    """The model that the words name, imported."""
     from partir.api import jit
     from partir.cli.model import model_of
 
     example = model_of(words[0], settings_of(words[1:]))
-    return (
-        jit(example.fun, mesh=mesh, donate_argnums=example.donate_argnums)
-        .trace(*example.args)
-        .partition(schedule, target=target)
-    )
+    return jit(example.fun, mesh=mesh, donate_argnums=example.donate_argnums).trace(*example.args)
+
+
+def partitioned(words: tuple[str, ...], schedule: list[Any], mesh: Any, target: Any = None) -> Partitioned:
+    """The model that the words name, partitioned; its report has costs where a target is given."""
+    return traced_of(words, mesh).partition(schedule, target=target)
 
 
 def again(strategy: Strategy, path: str, command: str = "show") -> str:

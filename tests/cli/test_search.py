@@ -46,6 +46,31 @@ def test_search_prints_the_strategy_and_why(capsys):
     assert "best so far" in out
 
 
+def test_search_compiles_its_best_and_the_alternatives_and_takes_the_fastest(tmp_path, capsys):
+    path = str(tmp_path / "s.json")
+
+    assert main(["search", "mlp", *SMALL, "--topology", "cpu:4", "--out", path, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    seconds = [one["step_seconds"] for one in found["compiled"]]
+    assert len(seconds) > 1
+    assert all(second > 0 for second in seconds)
+    assert seconds == sorted(seconds)
+    taken = found["compiled"][0]
+    assert [d["decision"] for d in found["search"]["decisions"]] == taken["decisions"]
+    assert main(["verify", path, "--topology", "cpu:4", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["compiler"]["step_seconds"] == pytest.approx(taken["step_seconds"])
+
+
+def test_a_topology_is_looked_at_before_the_search(capsys):
+    assert main(["search", "mlp", *SMALL, "--topology", "cpu:8"]) == 1
+
+    captured = capsys.readouterr()
+    assert "8" in captured.err
+    assert "searching" not in captured.err
+
+
 def test_search_saves_a_strategy_that_show_replays(tmp_path, capsys):
     path = str(tmp_path / "s.json")
 
