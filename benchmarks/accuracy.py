@@ -36,6 +36,7 @@ TIMEOUT_SECONDS = 900.0
 
 D, M, S = "DataParallel('data')", "Megatron('model')", "SequenceParallel('model')"
 D8 = f"{D}, DataParallel('model')"
+ONCE = "reshard_after_forward=False"
 SCHEDULES = {
     "batch": D,
     "batch8": D8,
@@ -45,6 +46,7 @@ SCHEDULES = {
     "zero3": f"{D}, ZeRO('data', stage=3)",
     "batch8+zero2": f"{D8}, ZeRO('data', stage=2), ZeRO('model', stage=2)",
     "batch8+zero3": f"{D8}, ZeRO('data', stage=3), ZeRO('model', stage=3)",
+    "batch8+zero3+once": f"{D8}, ZeRO('data', stage=3, {ONCE}), ZeRO('model', stage=3, {ONCE})",
     "both+zero2": f"{D}, {M}, ZeRO('data', stage=2)",
     "both+zero3": f"{D}, {M}, ZeRO('data', stage=3)",
     "both+sequence": f"{D}, {M}, {S}",

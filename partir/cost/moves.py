@@ -247,7 +247,7 @@ class _Mover:
 
     def sent_as(self, step: Step, devices: int) -> str:
         """The kind of collective that a step is on the wires."""
-        whole = devices == self.wiring.mesh.size and self.wiring.target.scatters_by_all_reduce
+        whole = devices == self.wiring.mesh.size and self.wiring.scatters_by_all_reduce
         return "all_reduce" if step.kind == "reduce_scatter" and whole else step.kind
 
     def owe(

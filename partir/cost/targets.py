@@ -101,7 +101,8 @@ class Target:
     overlaps: tuple[str, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "collective_permute")
     """The collectives that can run while the device computes."""
     scatters_by_all_reduce: bool = False
-    """Whether a sum that is scattered over all devices of a slice is sent as an all_reduce (TPUs of a 3D torus)."""
+    """Whether a sum that is scattered over all of a slice of more than four devices is sent as an all_reduce where two of its
+    dims are equal (TPUs)."""
     efficiency: Efficiency = Efficiency()
     device_kinds: tuple[str, ...] = ()
     """What JAX calls such a device (`device.device_kind`), or how that begins."""
@@ -195,6 +196,12 @@ class Layout:
             return self.target.torus
         chips = max(1, math.ceil(self.mesh.size / self.target.devices_per_chip))
         return squarest(chips, self.target.near.dims)
+
+    @cached_property
+    def scatters_by_all_reduce(self) -> bool:
+        """Whether a sum scattered over the whole mesh is sent as an all_reduce."""
+        long = [extent for extent in self.torus if extent > 1]
+        return self.target.scatters_by_all_reduce and len(set(long)) < len(long) and self.mesh.size > 4
 
     def split(self, axis: str) -> tuple[int, int]:
         """How many devices of an axis stand in one node, and over how many nodes it goes."""

@@ -158,8 +158,8 @@ def descent(params, x):
 DATA = partir.DataParallel("data", inputs=["x"])
 
 
-@pytest.mark.parametrize(("name", "kind"), [("tpu_v3", "reduce_scatter"), ("tpu_v4", "all_reduce"), ("tpu_v5p", "all_reduce")])
-def test_a_sum_scattered_over_all_of_a_3d_slice_is_sent_as_an_all_reduce(name, kind):
+@pytest.mark.parametrize(("name", "kind"), [("tpu_v5e", "reduce_scatter"), ("tpu_v3", "all_reduce"), ("tpu_v5p", "all_reduce")])
+def test_a_sum_scattered_over_all_of_a_slice_is_sent_as_an_all_reduce_where_dims_are_equal(name, kind):
     mesh = partir.Mesh(data=8)
     schedule = [DATA, partir.ZeRO("data", stage=3, params="params")]
     found = estimated(descent, [shape(512, 512)], shape(256, 512), target=name, mesh=mesh, schedule=schedule, donate=(0,))

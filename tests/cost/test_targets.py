@@ -1,5 +1,6 @@
 """One suite for every target: numbers a machine can have, sources for all of them, and meshes on its wires."""
 
+import dataclasses
 import itertools
 import math
 
@@ -172,3 +173,34 @@ def test_an_innermost_axis_must_be_of_the_mesh():
 def test_two_targets_cannot_have_one_name():
     with pytest.raises(partir.TargetError, match="another target 'h100'"):
         targets.register(mine(name="h100"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "torus", "by_all_reduce"),
+    [
+        ("v2", (2, 2), True),
+        ("v3", (2, 1), False),
+        ("v3", (2, 2), True),
+        ("v3", (4, 2), False),
+        ("v3", (4, 4), True),
+        ("v3", (8, 4), False),
+        ("v4", (2, 2, 1), False),
+        ("v4", (2, 4, 1), False),
+        ("v4", (2, 2, 2), True),
+        ("v4", (4, 4, 1), True),
+        ("v4", (2, 2, 4), True),
+        ("v5e", (2, 2), False),
+        ("v5e", (2, 4), False),
+        ("v5e", (2, 8), False),
+        ("v5e", (4, 4), True),
+        ("v5e", (4, 8), False),
+        ("v5e", (8, 8), True),
+        ("v6e", (2, 4), False),
+        ("v6e", (4, 4), True),
+    ],
+)
+def test_where_libtpu_scatters_over_a_whole_slice_by_an_all_reduce(kind, torus, by_all_reduce):
+    target = dataclasses.replace(targets.get(f"tpu_{kind}"), torus=torus)
+    devices = math.prod(torus) * target.devices_per_chip
+
+    assert target.lay(partir.Mesh(data=devices // 2, model=2)).scatters_by_all_reduce == by_all_reduce
