@@ -16,16 +16,13 @@ from partir.sharding.assignment import Assignment
 
 logger = logging.getLogger("partir")
 
-CANDIDATES = 4
-"""How many of the best states are estimated on the whole program before one is chosen."""
-
 
 @dataclass(frozen=True)
 class Search:
     """Decide on `axes` by search, after what the tactics before it decided: the fastest estimated step that fits `target`.
 
-    Decisions are dimension groups on axes, the same with parameters kept whole (ZeRO-2), and conflicts taken back.
-    `algorithm` is a searcher of `partir.search`, by default `MCTS()`. `scopes` limits it to what lives in these named scopes
+    Decisions are dimension groups on axes, the same with parameters kept whole (ZeRO-2), conflicts taken back, and parameters
+    gathered once in a step. `algorithm` is a searcher of `partir.search`, by default `MCTS()`. `scopes` limits it to what lives in these named scopes
     (a decision holds for all repeats of a scope), `filter` to the decisions for which it is true. `target` is by default the
     one of the partition.
 
@@ -71,7 +68,7 @@ class Search:
         environment = self.environment(assignment, target)
         found = (self.algorithm or MCTS()).search(environment, self.show)
         self.results.append(found)
-        best = min(found.candidates[:CANDIDATES], key=lambda state: environment.exact(state).rank)
+        best = next((s for s in found.candidates if environment.exact(s).fits == found.price.fits), found.state)
         if not best:
             logger.warning(
                 "%s found nothing better than leaving the program as it is (%d strategies estimated on %s)",
