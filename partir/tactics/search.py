@@ -23,8 +23,8 @@ class Search:
 
     Decisions are dimension groups on axes, the same with parameters kept whole (ZeRO-2), conflicts taken back, and parameters
     gathered once in a step. `algorithm` is a searcher of `partir.search`, by default `MCTS()`. `scopes` limits it to what lives
-    in these named scopes (a decision holds for all repeats of a scope), `filter` to the decisions for which it is true. `target`
-    is by default the one of the partition.
+    in these named scopes (a decision holds for all repeats of a scope), `filter` to the decisions for which it is true.
+    `target` is by default the one of the partition.
 
     What was found, with the trace and the alternatives, is in `result` afterwards. Ctrl-C ends it with the best so far. Where
     nothing is better than leaving the program as it is, it does so, and logs that.
