@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     result = search.result
     assert result is not None
     tried = compiled(traced, result, options.topology) if options.topology else []
-    if tried:
+    if tried and tried[0].part.strategy.actions != part.strategy.actions:
         state, part = tried[0].state, tried[0].part
         result = dataclasses.replace(result, state=state, price=result.environment.price(state))
     if options.out:

@@ -110,6 +110,16 @@ class Moves:
         """What a device sends in one step."""
         return sum(owed.bytes * len(owed.places.values) for owed in self.owed)
 
+    @property
+    def bytes_by_kind(self) -> dict[str, float]:
+        """The same by kind of collective, of the kinds that are planned."""
+        found: dict[str, float] = {}
+        for owed in self.owed:
+            runs = owed.times * len(owed.places.values)
+            for step, devices, size, _ in owed.steps:
+                found[step.kind] = found.get(step.kind, 0.0) + least_bytes(step.kind, devices, size) * runs
+        return found
+
     def transfers(self, overlaps: tuple[str, ...]) -> Transfers:
         """When they happen; those of one settlement or reshard follow each other and count as one."""
         found = Transfers()

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Literal
 
 from partir.cost.estimate import Estimate, Model, estimate, model_of
-from partir.cost.moves import least_bytes
 from partir.cost.standing import Standing
 from partir.cost.targets import Target
 from partir.errors import SearchError, word
@@ -286,13 +285,8 @@ class Environment:
         return found
 
     def sent(self, state: State) -> dict[str, float]:
-        """The bytes that a device sends in a step, by kind of collective, before some are combined."""
-        found: dict[str, float] = {}
-        for owed in self._estimate(self._decided(state)).moved.owed:
-            for step, devices, size, _ in owed.steps:
-                sent = least_bytes(step.kind, devices, size) * owed.times * len(owed.places.values)
-                found[step.kind] = found.get(step.kind, 0.0) + sent
-        return found
+        """The bytes that a device sends in a step, by kind of collective."""
+        return self._estimate(self._decided(state)).moved.bytes_by_kind
 
     def meaning(self, state: State) -> object:
         """What decides the price of a state: who has each axis at each op, how arguments lie, in which order, and which are
