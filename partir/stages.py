@@ -146,10 +146,8 @@ class Traced:
 
     def replay(self, strategy: Strategy) -> Partitioned:
         """Take all the decisions of a strategy of this function, the fixed ones included."""
-        actions = strategy.actions_for(self._start(self.mesh, fixed=False))
         start = self._start(self.mesh, fixed=False)
-        final = Assignment(start.structure, start.mesh, tuple(actions), start.outputs)
-        stages = [Stage(Replay(strategy), final)]
+        stages = [Stage(Replay(strategy), start.apply(*strategy.actions_for(start)))]
         return Partitioned(self, self.mesh, start, stages, self._compiler_options, self._target)
 
     def imported_for(self, platform: str, mesh: Any, target: Target | None) -> Traced:
@@ -170,7 +168,7 @@ class Traced:
         """The assignment before any tactic: what the user's code and in/out_shardings already say."""
         start = Assignment(self.structure, Mesh.of(mesh))
         pins = pins_of(start, *self._shardings)
-        start = Assignment(start.structure, start.mesh, (), pins.outputs)
+        start = replace(start, outputs=pins.outputs)
         if not fixed:
             return start
         return start.apply(*pins.actions, *self.structure.wishes(start.mesh).actions)

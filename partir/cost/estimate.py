@@ -455,10 +455,10 @@ def _cut_by(assignment: Assignment, value: int, axis: str) -> Action | None:
         return _made_by(assignment, tables.producer[value], axis, summed=False)
     first, count = atoms.start[value], atoms.count_of(value)
     own = [int(c) for c in classes.of_node[first : first + count]]
-    best = min(own, key=lambda c: int(assignment.claims.order[axis][c]), default=-1)
+    best = min(own, key=lambda c: int(assignment.reach.order[axis][c]), default=-1)
     return _claim(assignment, best, axis)
 
 
 def _claim(assignment: Assignment, class_: int, axis: str) -> Action | None:
-    order = int(assignment.claims.order[axis][class_]) if class_ >= 0 else NEVER
+    order = int(assignment.reach.order[axis][class_]) if class_ >= 0 else NEVER
     return assignment.actions[order] if order != NEVER else None

@@ -7,8 +7,9 @@ assignment owes (reshards, settlements) is computed in `plan.py` and nowhere els
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,8 +23,8 @@ from partir.sharding import atoms as atoms_
 from partir.sharding import classes as classes_
 from partir.sharding import constraints, groups
 from partir.sharding import tables as tables_
-from partir.sharding.actions import Action, Addresses, Cut, GatherOnce, Prefer, Replicate, Tile
-from partir.sharding.atoms import Atoms
+from partir.sharding.actions import Action, Addresses, Cut, GatherOnce, Pin, Prefer, Replicate, Tile
+from partir.sharding.atoms import Atoms, Join
 from partir.sharding.classes import Classes, IntArray
 from partir.sharding.constraints import Wishes
 from partir.sharding.groups import Group
@@ -31,15 +32,25 @@ from partir.sharding.tables import Tables
 
 NEVER = np.iinfo(np.int64).max
 
+Fixed = tuple[tuple[str, ...] | None, ...]
+"""The axes of each dim of a result whose layout is fixed; None for a dim that is left open."""
+
 
 @dataclass(eq=False)
 class Structure:
-    """What is known of a program before any decision: tables, atoms, classes, addresses. Built once, shared by all."""
+    """What is known of a program before any decision: tables, atoms, classes, addresses. Built once, shared by all.
+
+    With `joins`, dims that are cut over more devices than an op has blocks of them keep no such blocks. `can_join` is false of
+    a program with its repeated parts taken once: it has the atoms of the whole.
+    """
 
     program: Program
     tables: Tables
     atoms: Atoms
     addresses: Addresses
+    joins: frozenset[Join] = frozenset()
+    can_join: bool = True
+    _joined: dict[frozenset[Join], Structure] = field(default_factory=dict[frozenset[Join], "Structure"])
     _classes: dict[frozenset[tuple[int, int]], Classes] = field(default_factory=dict[frozenset[tuple[int, int]], Classes])
     _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
     _memos: dict[tuple[Mesh, str], dict[Any, Any]] = field(default_factory=dict[tuple[Mesh, str], dict[Any, Any]])
@@ -57,6 +68,20 @@ class Structure:
         if cuts not in self._classes:
             self._classes[cuts] = classes_.build(self.tables, self.atoms, cuts)
         return self._classes[cuts]
+
+    def joined(self, joins: Iterable[Join]) -> Structure:
+        """The same program with further dims joined; made once for each set of them."""
+        wanted = self.joins.union(joins)
+        self._joined.setdefault(self.joins, self)
+        if wanted not in self._joined:
+            atoms = atoms_.build(self.tables, wanted)
+            self._joined[wanted] = replace(self, atoms=atoms, joins=wanted, _classes={}, _wishes={}, _memos={})
+        return self._joined[wanted]
+
+    @property
+    def unjoined(self) -> Structure:
+        """The same program with no dims joined."""
+        return self._joined.get(frozenset(), self)
 
     def memo(self, mesh: Mesh, name: str) -> dict[Any, Any]:
         """Answers that planning found for this program on this mesh, whatever was decided; the next plan starts with them."""
@@ -105,21 +130,26 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Claims:
-    """Per mesh axis: when each class claimed it (NEVER if not), and whether the class divides there."""
+    """Per mesh axis: when each class claimed it (NEVER if not), and whether the class divides there. `joins` are the dims that
+    divide as a whole, though their outermost block does not."""
 
     order: dict[str, IntArray]
     divides: dict[str, IntArray]
     undivided: tuple[Undivided, ...]
+    joins: tuple[Join, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Ordered `actions` on `mesh`, over one program's structure; `outputs` are (result, axes of each dim) that are fixed."""
+    """Ordered `actions` on `mesh`, over one program's structure; `outputs` are (result, axes of each dim) that are fixed.
+
+    `structure` is that of the program with the dims joined that the actions need (`Structure.joined`).
+    """
 
     structure: Structure
     mesh: Mesh
     actions: tuple[Action, ...] = ()
-    outputs: tuple[tuple[int, tuple[tuple[str, ...], ...]], ...] = ()
+    outputs: tuple[tuple[int, Fixed], ...] = ()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Assignment):
@@ -135,15 +165,46 @@ class Assignment:
         """This assignment with further actions. Raises for an address, dim or axis that is not there."""
         for action in actions:
             self._check(action)
-        return Assignment(self.structure, self.mesh, self.actions + actions, self.outputs)
+        after = replace(self, actions=self.actions + actions)
+        if any(isinstance(action, Tile | Pin) and self._has_parts(action) for action in actions):
+            while joins := after.unfit:
+                after = replace(after, structure=after.structure.joined(joins))
+        return after
+
+    def restarted(self, actions: Iterable[Action]) -> Assignment:
+        """These actions in place of all that were taken."""
+        return replace(self, structure=self.structure.unjoined, actions=()).apply(*actions)
 
     def undo(self, count: int = 1) -> Assignment:
         """This assignment without its last `count` actions."""
-        return Assignment(self.structure, self.mesh, self.actions[: max(0, len(self.actions) - count)], self.outputs)
+        return self.restarted(self.actions[: max(0, len(self.actions) - count)])
+
+    def _has_parts(self, action: Tile | Pin) -> bool:
+        """Whether a dim is made of several atoms."""
+        value = self.structure.addresses.find(action.value)
+        return len(self._nodes(value, action.dim)) > 1
+
+    @cached_property
+    def unfit(self) -> frozenset[Join]:
+        """Dims that the actions cut over more devices than they have blocks, though as a whole they divide."""
+        if not self.structure.can_join:
+            return frozenset()
+        found = set(self.claims.joins)
+        for argument, dims in self.pinned.items():
+            for dim, axes in dims.items():
+                devices = self.mesh.size_of(*axes) if axes else 1
+                sizes = self.structure.atoms.sizes_of[argument][dim]
+                size = self.structure.tables.shapes[argument][dim]
+                if size and size % devices == 0 and dealt(sizes, axes, self.mesh.shape) is None:
+                    found.add((argument, dim, devices))
+        return frozenset(found)
 
     def _check(self, action: Action) -> None:
         value = self.structure.addresses.find(action.value)
-        if not isinstance(action, Cut | GatherOnce):
+        if isinstance(action, Pin):
+            for axis in action.names:
+                self.mesh.check(axis)
+        elif not isinstance(action, Cut | GatherOnce):
             self.mesh.check(action.axis)
         if not isinstance(action, Replicate | GatherOnce):
             self.dim_of(value, action.dim)
@@ -189,14 +250,17 @@ class Assignment:
 
     def class_of(self, value: int, dim: int) -> int | None:
         """The class a `Tile` of this dim means: that of its outermost atom; None for a dim of one element."""
-        tables, atoms = self.structure.tables, self.structure.atoms
-        view = tables.views.get(value)
+        found = self._nodes(value, dim)
+        return int(self.classes.of_node[found[0]]) if found else None
+
+    def _nodes(self, value: int, dim: int) -> range:
+        """The atoms of a dim, major first, of what the value is a view of."""
+        view = self.structure.tables.views.get(value)
         if view is not None:
             value, dim = view.source, view.dims[dim]
             if dim < 0:
-                return None
-        found = atoms.atoms_of(value, dim)
-        return int(self.classes.of_node[found[0]]) if found else None
+                return range(0)
+        return self.structure.atoms.atoms_of(value, dim)
 
     @cached_property
     def scanned(self) -> frozenset[int]:
@@ -211,22 +275,71 @@ class Assignment:
         divides = {axis: np.zeros(classes.count + 1, dtype=np.int64) for axis in self.mesh.names}
         cut: dict[int, int] = {}
         undivided: list[Undivided] = []
+        joins: list[Join] = []
         for position, action in enumerate(self.actions):
             if not isinstance(action, Tile):
                 continue
             value = find(action.value)
             dim = self.dim_of(value, action.dim)
-            class_ = self.class_of(value, dim)
-            if class_ is None or not classes.size[class_] or order[action.axis][class_] != NEVER:
+            devices = self.mesh.size_of(action.axis)
+            class_, outer = self._open_class(value, dim, order[action.axis], cut)
+            if class_ is None:
                 continue
             order[action.axis][class_] = position
-            devices = cut.get(class_, 1) * self.mesh.size_of(action.axis)
+            devices *= cut.get(class_, 1)
+            size = self.structure.tables.shapes[value][dim]
             if classes.size[class_] % devices == 0:
                 divides[action.axis][class_] = 1
                 cut[class_] = devices
+            elif size % (outer * devices) == 0 and self.structure.can_join:
+                view = self.structure.tables.views.get(value)
+                joins.append((value, dim, outer * devices) if view is None else (view.source, view.dims[dim], outer * devices))
             else:
                 undivided.append(Undivided(action.value, dim, classes.size[class_], action.axis, devices))
-        return Claims(order, divides, tuple(undivided))
+        return Claims(order, divides, tuple(undivided), tuple(joins))
+
+    def _open_class(self, value: int, dim: int, order: IntArray, cut: dict[int, int]) -> tuple[int | None, int]:
+        """The class that a `Tile` of this dim is to claim, where `order` says who has its axis: that of the outermost atom that
+        is not cut to single elements; and the devices that the atoms outside it are cut over. None where it has the axis."""
+        nodes = self._nodes(value, dim)
+        outer = 1
+        for node in nodes:
+            class_ = int(self.classes.of_node[node])
+            size = self.classes.size[class_]
+            if not size or order[class_] != NEVER:
+                return None, outer
+            if cut.get(class_, 1) < size or node == nodes[-1]:
+                return class_, outer
+            outer *= size
+        return None, outer
+
+    @cached_property
+    def reach(self) -> Claims:
+        """The claims of the actions and, after all of them, those of results whose layout is fixed: what only such a result
+        reaches is made as it will leave."""
+        if not self.outputs:
+            return self.claims
+        tables, classes, claims = self.structure.tables, self.classes, self.claims
+        order = {axis: own.copy() for axis, own in claims.order.items()}
+        divides = {axis: own.copy() for axis, own in claims.divides.items()}
+        cut: dict[int, int] = {}
+        for axis, own in divides.items():
+            for class_ in np.flatnonzero(own).tolist():
+                cut[class_] = cut.get(class_, 1) * self.mesh.size_of(axis)
+        position = len(self.actions)
+        for result, dims in self.outputs:
+            view = tables.outputs[result]
+            for dim, axes in enumerate(dims) if view is not None else ():
+                source = view.dims[dim]
+                for axis in axes or () if source >= 0 else ():
+                    class_, _ = self._open_class(view.source, source, order[axis], cut)
+                    devices = self.mesh.size_of(axis)
+                    if class_ is not None and classes.size[class_] % (devices * cut.get(class_, 1)) == 0:
+                        order[axis][class_] = position
+                        divides[axis][class_] = 1
+                        cut[class_] = devices * cut.get(class_, 1)
+                        position += 1
+        return replace(claims, order=order, divides=divides)
 
     def axes_of_class(self, class_: int) -> tuple[str, ...]:
         """The axes a class is cut over, major first."""
@@ -243,14 +356,14 @@ class Assignment:
         rows = np.flatnonzero(counts)
         result: dict[str, IntArray] = {}
         for axis in self.mesh.names:
-            order = self.claims.order[axis][classes.of_factor]
+            order = self.reach.order[axis][classes.of_factor]
             for position, prefer in self._preferred(axis):
                 order[position] = prefer
             winner = np.full(len(starts), -1, dtype=np.int64)
             if len(rows):
                 best = np.minimum.reduceat(order, starts[rows])
                 hit = np.flatnonzero((order == np.repeat(best, counts[rows])) & (order != NEVER))
-                hit = hit[self.claims.divides[axis][classes.of_factor[hit]] == 1]
+                hit = hit[self.reach.divides[axis][classes.of_factor[hit]] == 1]
                 winner[classes.row_of_factor[hit]] = hit
             result[axis] = winner
         for position, factors in self.structure.wishes(self.mesh).factors.items():
@@ -266,7 +379,7 @@ class Assignment:
             if not isinstance(action, Prefer) or action.axis != axis:
                 continue
             class_ = self.class_of(find(action.value), action.dim)
-            if class_ is None or not self.claims.divides[axis][class_]:
+            if class_ is None or not self.reach.divides[axis][class_]:
                 continue
             for factor in np.flatnonzero(classes.of_factor == class_).tolist():
                 row = int(classes.row_of_factor[factor])
@@ -276,34 +389,63 @@ class Assignment:
                     yield factor, position - len(self.actions)
 
     @cached_property
+    def pinned(self) -> dict[int, dict[int, tuple[str, ...]]]:
+        """By argument and dim, the axes that a `Pin` says; the first one counts."""
+        found: dict[int, dict[int, tuple[str, ...]]] = {}
+        for action in self.actions:
+            if isinstance(action, Pin):
+                value = self.structure.addresses.find(action.value)
+                found.setdefault(value, {}).setdefault(self.dim_of(value, action.dim), action.names)
+        return found
+
+    @cached_property
     def argument_axes(self) -> list[tuple[tuple[str, ...], ...]]:
         """For each argument, per atom in order, the axes it is cut over, major first."""
         atoms, classes, tables = self.structure.atoms, self.classes, self.structure.tables
-        pinned: dict[tuple[int, str], int] = {}
+        kept: dict[tuple[int, str], int] = {}
         for position, action in enumerate(self.actions):
             if isinstance(action, Replicate):
-                pinned.setdefault((self.structure.addresses.find(action.value), action.axis), position)
-        order = {axis: self.claims.order[axis].tolist() for axis in self.mesh.names}
+                kept.setdefault((self.structure.addresses.find(action.value), action.axis), position)
+        order = {axis: self.reach.order[axis].tolist() for axis in self.mesh.names}
         result: list[tuple[tuple[str, ...], ...]] = []
         for argument in range(tables.argument_count):
             first, count = atoms.start[argument], atoms.count_of(argument)
             own = classes.of_node[first : first + count].tolist()
             taken: list[list[str]] = [[] for _ in own]
+            fixed = self._dealt_pins(argument) if argument in self.pinned else {}
+            said = {axis for axes in fixed.values() for axis in axes}
             for axis, claimed in order.items():
-                orders = [claimed[class_] for class_ in own]
+                orders = [NEVER if k in fixed else claimed[class_] for k, class_ in enumerate(own)]
                 earliest = min(orders, default=NEVER)
-                if earliest >= pinned.get((argument, axis), NEVER):
+                if earliest >= kept.get((argument, axis), NEVER) or axis in said:
                     continue
                 best = orders.index(earliest)
-                if self.claims.divides[axis][own[best]]:
+                if self.reach.divides[axis][own[best]]:
                     taken[best].append(axis)
-            result.append(
-                tuple(
-                    tuple(sorted(axes, key=lambda axis: order[axis][class_]) if len(axes) > 1 else axes)
-                    for axes, class_ in zip(taken, own, strict=True)
-                )
-            )
+            axes_of = [
+                tuple(sorted(axes, key=lambda axis: order[axis][class_]) if len(axes) > 1 else axes)
+                for axes, class_ in zip(taken, own, strict=True)
+            ]
+            result.append(tuple(fixed.get(k, axes) for k, axes in enumerate(axes_of)))
         return result
+
+    def lies(self, argument: int, dim: int) -> tuple[str, ...]:
+        """The axes that a dim of an argument is cut over at the boundary, major first."""
+        first = sum(len(sizes) for sizes in self.structure.atoms.sizes_of[argument][:dim])
+        count = len(self.structure.atoms.sizes_of[argument][dim])
+        return tuple(axis for axes in self.argument_axes[argument][first : first + count] for axis in axes)
+
+    def _dealt_pins(self, argument: int) -> dict[int, tuple[str, ...]]:
+        """The axes of each atom (numbered within the argument) of those dims of an argument that are pinned."""
+        found: dict[int, tuple[str, ...]] = {}
+        first = 0
+        for dim, sizes in enumerate(self.structure.atoms.sizes_of[argument]):
+            axes = self.pinned[argument].get(dim)
+            if axes is not None:
+                parts = dealt(sizes, axes, self.mesh.shape)
+                found.update((first + k, own) for k, own in enumerate(parts if parts is not None else [()] * len(sizes)))
+            first += len(sizes)
+        return found
 
     @cached_property
     def conflicts(self) -> list[Conflict]:
@@ -311,7 +453,7 @@ class Assignment:
         classes = self.classes
         found: list[Conflict] = []
         for axis in self.mesh.names:
-            wanted = np.flatnonzero(self.claims.divides[axis][classes.of_factor] == 1)
+            wanted = np.flatnonzero(self.reach.divides[axis][classes.of_factor] == 1)
             by_row: dict[int, list[int]] = {}
             for factor in wanted.tolist():
                 by_row.setdefault(int(classes.row_of_factor[factor]), []).append(factor)
@@ -335,6 +477,25 @@ class Assignment:
             and self.gathered_once == other.gathered_once
             and all(np.array_equal(self.winners[axis], other.winners[axis]) for axis in self.mesh.names)
         )
+
+
+def dealt(sizes: Sequence[int], axes: Sequence[str], by_axis: Mapping[str, int]) -> list[tuple[str, ...]] | None:
+    """The axes of a dim, major first, dealt to its atoms, major first: an atom is cut to single elements before the next one is
+    cut. None where they do not fit so.
+
+    >>> dealt((2, 8), ("a", "b"), {"a": 2, "b": 4}), dealt((2, 8), ("b",), {"b": 4})
+    ([('a',), ('b',)], None)
+    """
+    found: list[tuple[str, ...]] = []
+    left = list(axes)
+    for size in sizes:
+        own: list[str] = []
+        while left and size % math.prod(by_axis[axis] for axis in (*own, left[0])) == 0:
+            own.append(left.pop(0))
+        found.append(tuple(own))
+        if left and math.prod(by_axis[axis] for axis in own) != size:
+            return None
+    return found if all(by_axis[axis] == 1 for axis in left) else None
 
 
 def in_scope(pattern: str, scope: str) -> bool:

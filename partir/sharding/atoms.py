@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from partir.sharding.rule import Rule
@@ -16,6 +16,10 @@ from partir.sharding.tables import Tables
 
 Points = tuple[int, ...]
 """Split points of a dim or factor: the minor products, descending. `(64,)` splits 768 into 12 x 64."""
+
+Join = tuple[int, int, int]
+"""(value, dim, devices): that dim is to be cut over so many devices. It, and all that is the same index, is not split into
+fewer blocks than that; an op that does split it so reads it whole."""
 
 
 def atom_sizes(size: int, points: Points) -> tuple[int, ...]:
@@ -34,7 +38,7 @@ def atom_sizes(size: int, points: Points) -> tuple[int, ...]:
 class OpShape:
     """The rule of one op cut into sub-factors: shared by all ops with the same rule and the same splits.
 
-    `factors[f]` is the size of sub-factor f; `slots[i][d]` lists the sub-factors of dim d of operand i (results follow the
+    `sizes[f]` is the size of sub-factor f; `slots[i][d]` lists the sub-factors of dim d of operand i (results follow the
     operands), major first, or is None where the dim cannot be cut there.
     """
 
@@ -85,9 +89,9 @@ class Atoms:
         raise IndexError(atom)
 
 
-def build(tables: Tables) -> Atoms:
+def build(tables: Tables, joins: Iterable[Join] = ()) -> Atoms:
     """Split every dim into its atoms, then every op's rule to match."""
-    points = _split(tables)
+    points = _split(tables, joins)
     value_start, factor_start = _line_starts(tables)
     sizes_of: list[tuple[tuple[int, ...], ...]] = []
     start: list[int] = []
@@ -136,8 +140,11 @@ def _line_starts(tables: Tables) -> tuple[list[int], list[int]]:
     return value_start, factor_start
 
 
-def _split(tables: Tables) -> dict[int, Points]:
-    """Split points per line, at the fixed point of all rules. Lines without a split are left out."""
+def _split(tables: Tables, joins: Iterable[Join]) -> dict[int, Points]:
+    """Split points per line, at the fixed point of all rules. Lines without a split are left out.
+
+    A split point p of a line of n elements makes n / p blocks; where `joins` cut that line over d devices, d must divide them.
+    """
     value_start, factor_start = _line_starts(tables)
     same: dict[int, list[int]] = defaultdict(list)
     products: dict[int, list[tuple[int, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
@@ -164,8 +171,20 @@ def _split(tables: Tables) -> dict[int, Points]:
                     seeds.append(line)
     points: dict[int, Points] = {}
     queue: deque[int] = deque()
+    whole: dict[int, tuple[int, int]] = {}
+    for value, dim, devices in joins:
+        size, stack = tables.shapes[value][dim], [value_start[value] + dim]
+        while stack:
+            line = stack.pop()
+            known = whole.get(line, (size, 1))[1]
+            if known % devices:
+                whole[line] = size, math.lcm(known, devices)
+                stack += same[line]
 
     def add(line: int, new: Sequence[int]) -> None:
+        if line in whole:
+            size, devices = whole[line]
+            new = [p for p in new if size // p % devices == 0]
         merged = _merge(points.get(line, ()), new)
         if merged != points.get(line, ()):
             points[line] = merged

@@ -43,8 +43,7 @@ class Quotient:
 
     def assigned(self, other: Assignment) -> Assignment:
         """Another assignment of the whole program, as `structure` says it."""
-        actions = _translated(other, self.value_of, self.structure.addresses.names)
-        return Assignment(self.structure, other.mesh, actions, self.start.outputs)
+        return replace(self.start, actions=_translated(other, self.value_of, self.structure.addresses.names))
 
 
 def of(whole: Assignment) -> Quotient:
@@ -155,7 +154,7 @@ class _Painter:
         """For each class, its group and the axes that it is claimed on; classes in no group stand alone."""
         whole = self.whole
         group_of = {class_: group.classes[0] for class_, group in whole.group_of.items()}
-        claims = whole.claims
+        claims = whole.reach
         taken = np.stack([claims.divides[axis] for axis in whole.mesh.names]) if whole.mesh.names else np.zeros((0, 1))
         return [
             self.number(("class", group_of.get(c, -1 - c), tuple(taken[:, c].tolist()))) for c in range(whole.classes.count)
@@ -212,7 +211,8 @@ class _Painter:
         for argument, leaf in enumerate(self.tables.program.signature.arguments):
             first = atoms.start[argument]
             labels = tuple([self.labels[c] for c in of_node[first : first + atoms.count_of(argument)]])
-            pins = (*sorted(pinned.get(argument, ())), argument in whole.gathered_once)
+            fixed = tuple(sorted(whole.pinned.get(argument, {}).items()))
+            pins = (*sorted(pinned.get(argument, ())), fixed, argument in whole.gathered_once)
             colours.append(self.number((leaf.role, leaf.donated, leaf.shape, leaf.dtype, labels, pins)))
         return colours
 
@@ -275,6 +275,7 @@ class _Smaller:
             tables,
             atoms,
             _Names(tables, self.whole.structure.addresses, self.value_of, [names[v] for v in kept]),
+            can_join=False,
         )
 
     def _view(self, view: View | None) -> View | None:

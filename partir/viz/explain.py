@@ -76,7 +76,7 @@ def _lies(plan: Plan, value: int) -> str:
 def _decided(plan: Plan, steps: Steps, value: int, axis: str) -> str:
     """Which dim has the axis and whose decision that was; else why none has it."""
     assignment = plan.assignment
-    structure, claims = assignment.structure, assignment.claims
+    structure, claims = assignment.structure, assignment.reach
     tables, atoms = structure.tables, structure.atoms
     if value in tables.views:
         value = tables.views[value].source
