@@ -7,8 +7,7 @@ assignment owes (reshards, settlements) is computed in `plan.py` and nowhere els
 from __future__ import annotations
 
 import fnmatch
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,7 +23,7 @@ from partir.sharding import classes as classes_
 from partir.sharding import constraints, groups
 from partir.sharding import tables as tables_
 from partir.sharding.actions import Action, Addresses, Cut, GatherOnce, Pin, Prefer, Replicate, Tile
-from partir.sharding.atoms import Atoms, Join
+from partir.sharding.atoms import Atoms, Join, dealt
 from partir.sharding.classes import Classes, IntArray
 from partir.sharding.constraints import Wishes
 from partir.sharding.groups import Group
@@ -189,7 +188,7 @@ class Assignment:
         """Dims that the actions cut over more devices than they have blocks, though as a whole they divide."""
         if not self.structure.can_join:
             return frozenset()
-        found = set(self.claims.joins)
+        found = {*self.claims.joins, *self.structure.wishes(self.mesh).joins}
         for argument, dims in self.pinned.items():
             for dim, axes in dims.items():
                 devices = self.mesh.size_of(*axes) if axes else 1
@@ -366,9 +365,17 @@ class Assignment:
                 hit = hit[self.reach.divides[axis][classes.of_factor[hit]] == 1]
                 winner[classes.row_of_factor[hit]] = hit
             result[axis] = winner
-        for position, factors in self.structure.wishes(self.mesh).factors.items():
+        wishes = self.structure.wishes(self.mesh)
+        for position, factors in wishes.factors.items():
+            is_open = wishes.open.get(position, ())
             for axis in self.mesh.names:
-                result[axis][position] = starts[position] + factors[axis] if axis in factors else -1
+                if axis in factors:
+                    result[axis][position] = starts[position] + factors[axis]
+                elif int(result[axis][position] - starts[position]) not in is_open:
+                    result[axis][position] = -1
+        for axis in self.mesh.names if wishes.held else ():
+            rows, factors = wishes.held_on(axis)
+            result[axis][rows] = starts[rows] + factors
         return result
 
     def _preferred(self, axis: str) -> Iterable[tuple[int, int]]:
@@ -477,25 +484,6 @@ class Assignment:
             and self.gathered_once == other.gathered_once
             and all(np.array_equal(self.winners[axis], other.winners[axis]) for axis in self.mesh.names)
         )
-
-
-def dealt(sizes: Sequence[int], axes: Sequence[str], by_axis: Mapping[str, int]) -> list[tuple[str, ...]] | None:
-    """The axes of a dim, major first, dealt to its atoms, major first: an atom is cut to single elements before the next one is
-    cut. None where they do not fit so.
-
-    >>> dealt((2, 8), ("a", "b"), {"a": 2, "b": 4}), dealt((2, 8), ("b",), {"b": 4})
-    ([('a',), ('b',)], None)
-    """
-    found: list[tuple[str, ...]] = []
-    left = list(axes)
-    for size in sizes:
-        own: list[str] = []
-        while left and size % math.prod(by_axis[axis] for axis in (*own, left[0])) == 0:
-            own.append(left.pop(0))
-        found.append(tuple(own))
-        if left and math.prod(by_axis[axis] for axis in own) != size:
-            return None
-    return found if all(by_axis[axis] == 1 for axis in left) else None
 
 
 def in_scope(pattern: str, scope: str) -> bool:

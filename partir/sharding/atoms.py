@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partir.sharding.rule import Rule
@@ -32,6 +32,25 @@ def atom_sizes(size: int, points: Points) -> tuple[int, ...]:
         return ()
     edges = (size, *points, 1)
     return tuple(edges[i] // edges[i + 1] for i in range(len(edges) - 1))
+
+
+def dealt(sizes: Sequence[int], axes: Sequence[str], by_axis: Mapping[str, int]) -> list[tuple[str, ...]] | None:
+    """The axes of a dim, major first, dealt to its atoms, major first: an atom is cut to single elements before the next one is
+    cut. None where they do not fit so.
+
+    >>> dealt((2, 8), ("a", "b"), {"a": 2, "b": 4}), dealt((2, 8), ("b",), {"b": 4})
+    ([('a',), ('b',)], None)
+    """
+    found: list[tuple[str, ...]] = []
+    left = list(axes)
+    for size in sizes:
+        own: list[str] = []
+        while left and size % math.prod(by_axis[axis] for axis in (*own, left[0])) == 0:
+            own.append(left.pop(0))
+        found.append(tuple(own))
+        if left and math.prod(by_axis[axis] for axis in own) != size:
+            return None
+    return found if all(by_axis[axis] == 1 for axis in left) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,8 +248,7 @@ def _refine(
         pieces = atom_sizes(size, own[factor])
         parts.append(tuple(range(len(sizes), len(sizes) + len(pieces))))
         sizes += pieces
-        split_rows = factor in rule.indexed and len(pieces) > 1
-        closed += [factor in rule.closed or split_rows] * len(pieces)
+        closed += [factor in rule.closed] * len(pieces)
         reduction += [factor in rule.reduction] * len(pieces)
     refined: list[tuple[tuple[int, ...] | None, ...]] = []
     for slot, dims, shape in zip(slots, (*rule.operands, *rule.results), shapes, strict=True):

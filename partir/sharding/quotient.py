@@ -164,6 +164,7 @@ class _Painter:
         tables, atoms, labels = self.tables, self.atoms, [*self.labels, -1]
         of_factor = self.whole.classes.of_factor.tolist()
         plain: dict[str, str] = {}
+        held = self.whole.structure.wishes(self.whole.mesh).held
         colours: list[int] = []
         for position, row in enumerate(tables.rows):
             if self._stands_alone(row):
@@ -185,6 +186,7 @@ class _Painter:
                 tuple([view.dims if view is not None else self._free(row, k) for k, view in enumerate(row.operands)]),
                 tuple([id(attr) for attr in row.op.properties.values()]),
                 tuple([id(r.type) for r in row.op.results]),
+                tuple(held.get(position, {}).items()),
             )
             colours.append(self.number(key))
         return colours
