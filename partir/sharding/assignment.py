@@ -77,6 +77,55 @@ class Structure:
             self._joined[wanted] = replace(self, atoms=atoms, joins=wanted, _classes={}, _wishes={}, _memos={})
         return self._joined[wanted]
 
+    @cached_property
+    def passages(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """By joined (value, dim), where its cut may go on at an op that splits it (or puts it together): the (value, dim) of
+        its parts, outer ones first. Not in what two activations are contracted over: their product would have to be summed."""
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        before = self.unjoined.atoms.shapes
+        for row, shape, whole in zip(self.tables.rows, self.atoms.shapes, before, strict=True):
+            if shape is whole or shape.slots == whole.slots:
+                continue
+            ends = [(view.source, view.dims) if view is not None else None for view in row.operands]
+            ends += [(result, tuple(range(len(self.tables.shapes[result])))) for result in row.results]
+            rules = (*row.rule.operands, *row.rule.results)
+            count = len(row.operands)
+            for slot, (end, dims) in enumerate(zip(ends, rules, strict=True)):
+                others = range(count, len(ends)) if slot < count else range(count)
+                for d, factors in enumerate(dims) if end is not None else ():
+                    if shape.slots[slot][d] is not None or whole.slots[slot][d] is None or end[1][d] < 0:
+                        continue
+                    places = [
+                        (other[0], other[1][e])
+                        for factor in factors
+                        for k in others
+                        if (other := ends[k]) is not None
+                        for e, own in enumerate(rules[k])
+                        if factor in own and other[1][e] >= 0
+                    ]
+                    found.setdefault((end[0], end[1][d]), []).extend(places)
+        return {joined: kept for joined, places in found.items() if (kept := [p for p in places if not self._is_summed(*p)])}
+
+    def _is_summed(self, value: int, dim: int) -> bool:
+        """Whether a contraction of the forward pass sums over the class of a dim, and neither side is made of parameters."""
+        nodes, classes = self.atoms.atoms_of(value, dim), self.classes()
+        if not nodes:
+            return True
+        return int(classes.of_node[nodes[0]]) in self._summed
+
+    @cached_property
+    def _summed(self) -> frozenset[int]:
+        found: set[int] = set()
+        classes = self.classes()
+        for position, row in enumerate(self.tables.rows):
+            if row.op.name != "stablehlo.dot_general" or self.tables.phase(row) != "forward":
+                continue
+            if any(view is None or self.tables.of_state_alone[view.source] for view in row.operands):
+                continue
+            first, shape = self.atoms.factor_start[position], self.atoms.shapes[position]
+            found.update(int(classes.of_node[first + f]) for f, summed in enumerate(shape.reduction) if summed)
+        return frozenset(found)
+
     @property
     def unjoined(self) -> Structure:
         """The same program with no dims joined."""
@@ -314,31 +363,42 @@ class Assignment:
 
     @cached_property
     def reach(self) -> Claims:
-        """The claims of the actions and, after all of them, those of results whose layout is fixed: what only such a result
-        reaches is made as it will leave."""
-        if not self.outputs:
+        """The claims of the actions and what follows from them after all: where an op splits a joined dim, its axes go on to a
+        part of it; and what only a result reaches whose layout is fixed is made as it will leave."""
+        if not self.outputs and not self.structure.joins:
             return self.claims
-        tables, classes, claims = self.structure.tables, self.classes, self.claims
+        claims = self.claims
         order = {axis: own.copy() for axis, own in claims.order.items()}
         divides = {axis: own.copy() for axis, own in claims.divides.items()}
+        later = replace(claims, order=order, divides=divides)
         cut: dict[int, int] = {}
         for axis, own in divides.items():
             for class_ in np.flatnonzero(own).tolist():
                 cut[class_] = cut.get(class_, 1) * self.mesh.size_of(axis)
-        position = len(self.actions)
+        for (value, dim), places in self.structure.passages.items():
+            source = self.class_of(value, dim)
+            axes = self.axes_of_class(source) if source is not None else ()
+            devices = self.mesh.size_of(*axes) if axes else 1
+            fit = [p for p in places if (c := self.class_of(*p)) is not None and self.classes.size[c] % devices == 0]
+            for axis in axes if fit else ():
+                self._claim_late(later, cut, *fit[0], axis)
         for result, dims in self.outputs:
-            view = tables.outputs[result]
+            view = self.structure.tables.outputs[result]
             for dim, axes in enumerate(dims) if view is not None else ():
-                source = view.dims[dim]
-                for axis in axes or () if source >= 0 else ():
-                    class_, _ = self._open_class(view.source, source, order[axis], cut)
-                    devices = self.mesh.size_of(axis)
-                    if class_ is not None and classes.size[class_] % (devices * cut.get(class_, 1)) == 0:
-                        order[axis][class_] = position
-                        divides[axis][class_] = 1
-                        cut[class_] = devices * cut.get(class_, 1)
-                        position += 1
-        return replace(claims, order=order, divides=divides)
+                for axis in axes or () if view.dims[dim] >= 0 else ():
+                    self._claim_late(later, cut, view.source, view.dims[dim], axis)
+        return later
+
+    def _claim_late(self, claims: Claims, cut: dict[int, int], value: int, dim: int, axis: str) -> None:
+        """Claim the class of a dim after all others, where nobody has it and it divides."""
+        class_, _ = self._open_class(value, dim, claims.order[axis], cut)
+        if class_ is None:
+            return
+        devices = self.mesh.size_of(axis) * cut.get(class_, 1)
+        if self.classes.size[class_] % devices == 0:
+            claims.order[axis][class_] = len(self.actions) + self.mesh.names.index(axis)
+            claims.divides[axis][class_] = 1
+            cut[class_] = devices
 
     def axes_of_class(self, class_: int) -> tuple[str, ...]:
         """The axes a class is cut over, major first."""
