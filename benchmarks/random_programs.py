@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,19 +28,19 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8 --x
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 
-def run(seeds: Sequence[int]) -> dict[str, Any]:
+def run(asking: bool, seeds: Sequence[int]) -> dict[str, Any]:
     """Check the cases of some seeds: counts, and a text for each that fails."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from random_cases import check, minimised, random_case
+    from random_cases import asking_case, check, minimised, random_case
 
     ops: Counter[str] = Counter()
     collectives: Counter[str] = Counter()
     wrong: list[str] = []
     start = time.process_time()
     for seed in seeds:
-        case = random_case(Random(seed))
+        case = asking_case(Random(seed)) if asking else random_case(Random(seed))
         core = seed % 4 == 0
         ops.update(set(case.program.ops))
         try:
@@ -54,6 +55,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--cases", type=int, default=2000, help="how many seeds from there (default 2000)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at once")
+    parser.add_argument("--asking", action="store_true", help="layouts are asked for, too")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.cases)
     chunks = [seeds[i : i + CHUNK] for i in range(0, len(seeds), CHUNK)]
@@ -63,7 +65,7 @@ def main() -> int:
     seconds = 0.0
     # Spawned: a process that has imported JAX must not be forked.
     with multiprocessing.get_context("spawn").Pool(options.workers, maxtasksperchild=1) as pool:
-        for found in pool.imap(run, chunks):
+        for found in pool.imap(partial(run, options.asking), chunks):
             ops += found["ops"]
             collectives += found["collectives"]
             wrong += found["wrong"]

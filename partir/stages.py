@@ -30,11 +30,12 @@ from partir.runtime.execute import Executable, check_arguments, concrete_mesh
 from partir.runtime.judge import judge_text
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action
-from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.assignment import Assignment
 from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
+from partir.sharding.structure import Structure
 from partir.tactics import Decisions, Replay, Search, Stage, Tactic, run
 from partir.tactics.follow import followed
 from partir.tactics.pins import pins_of

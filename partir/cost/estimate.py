@@ -27,10 +27,11 @@ from partir.cost.timeline import step_seconds
 from partir.mesh import Mesh
 from partir.program import origin_of
 from partir.sharding.actions import Action, Addresses
-from partir.sharding.assignment import NEVER, Assignment, Structure
+from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.atoms import Atoms
 from partir.sharding.plan import Plan, Settlement
 from partir.sharding.spread import FactorAxes
+from partir.sharding.structure import Structure
 from partir.sharding.tables import Tables
 
 COPIED_TWICE = 4

@@ -8,143 +8,25 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from partir.collector import paused
 from partir.errors import TilingError, word
 from partir.mesh import Mesh
-from partir.program import Program
-from partir.sharding import atoms as atoms_
-from partir.sharding import classes as classes_
-from partir.sharding import constraints, groups
-from partir.sharding import tables as tables_
-from partir.sharding.actions import Action, Addresses, Cut, GatherOnce, Pin, Prefer, Replicate, Tile
-from partir.sharding.atoms import Atoms, Join, dealt
+from partir.sharding import groups
+from partir.sharding.actions import Action, Cut, GatherOnce, Pin, Prefer, Replicate, Tile
+from partir.sharding.atoms import Join, dealt
 from partir.sharding.classes import Classes, IntArray
 from partir.sharding.constraints import Wishes
 from partir.sharding.groups import Group
-from partir.sharding.tables import Tables
+from partir.sharding.structure import Structure
 
 NEVER = np.iinfo(np.int64).max
 
 Fixed = tuple[tuple[str, ...] | None, ...]
 """The axes of each dim of a result whose layout is fixed; None for a dim that is left open."""
-
-
-@dataclass(eq=False)
-class Structure:
-    """What is known of a program before any decision: tables, atoms, classes, addresses. Built once, shared by all.
-
-    With `joins`, dims that are cut over more devices than an op has blocks of them keep no such blocks. `can_join` is false of
-    a program with its repeated parts taken once: it has the atoms of the whole.
-    """
-
-    program: Program
-    tables: Tables
-    atoms: Atoms
-    addresses: Addresses
-    joins: frozenset[Join] = frozenset()
-    can_join: bool = True
-    _joined: dict[frozenset[Join], Structure] = field(default_factory=dict[frozenset[Join], "Structure"])
-    _classes: dict[frozenset[tuple[int, int]], Classes] = field(default_factory=dict[frozenset[tuple[int, int]], Classes])
-    _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
-    _memos: dict[tuple[Mesh, str], dict[Any, Any]] = field(default_factory=dict[tuple[Mesh, str], dict[Any, Any]])
-
-    @classmethod
-    @paused()
-    def of(cls, program: Program) -> Structure:
-        """Read a program, and find its atoms, classes and addresses."""
-        tables = tables_.build(program)
-        structure = cls(program, tables, atoms_.build(tables), Addresses(tables))
-        structure.classes()
-        return structure
-
-    def classes(self, cuts: frozenset[tuple[int, int]] = frozenset()) -> Classes:
-        if cuts not in self._classes:
-            self._classes[cuts] = classes_.build(self.tables, self.atoms, cuts)
-        return self._classes[cuts]
-
-    def joined(self, joins: Iterable[Join]) -> Structure:
-        """The same program with further dims joined; made once for each set of them."""
-        wanted = self.joins.union(joins)
-        self._joined.setdefault(self.joins, self)
-        if wanted not in self._joined:
-            atoms = atoms_.build(self.tables, wanted)
-            self._joined[wanted] = replace(self, atoms=atoms, joins=wanted, _classes={}, _wishes={}, _memos={})
-        return self._joined[wanted]
-
-    @cached_property
-    def passages(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
-        """By joined (value, dim), where its cut may go on at an op that splits it (or puts it together): the (value, dim) of
-        its parts, outer ones first. Not in what two activations are contracted over: their product would have to be summed."""
-        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        before = self.unjoined.atoms.shapes
-        for row, shape, whole in zip(self.tables.rows, self.atoms.shapes, before, strict=True):
-            if shape is whole or shape.slots == whole.slots:
-                continue
-            ends = [(view.source, view.dims) if view is not None else None for view in row.operands]
-            ends += [(result, tuple(range(len(self.tables.shapes[result])))) for result in row.results]
-            rules = (*row.rule.operands, *row.rule.results)
-            count = len(row.operands)
-            for slot, (end, dims) in enumerate(zip(ends, rules, strict=True)):
-                others = range(count, len(ends)) if slot < count else range(count)
-                for d, factors in enumerate(dims) if end is not None else ():
-                    if shape.slots[slot][d] is not None or whole.slots[slot][d] is None or end[1][d] < 0:
-                        continue
-                    places = [
-                        (other[0], other[1][e])
-                        for factor in factors
-                        for k in others
-                        if (other := ends[k]) is not None
-                        for e, own in enumerate(rules[k])
-                        if factor in own and other[1][e] >= 0
-                    ]
-                    found.setdefault((end[0], end[1][d]), []).extend(places)
-        return {joined: kept for joined, places in found.items() if (kept := [p for p in places if not self._is_summed(*p)])}
-
-    def _is_summed(self, value: int, dim: int) -> bool:
-        """Whether a contraction of the forward pass sums over the class of a dim, and neither side is made of parameters."""
-        nodes, classes = self.atoms.atoms_of(value, dim), self.classes()
-        if not nodes:
-            return True
-        return int(classes.of_node[nodes[0]]) in self._summed
-
-    @cached_property
-    def _summed(self) -> frozenset[int]:
-        found: set[int] = set()
-        classes = self.classes()
-        for position, row in enumerate(self.tables.rows):
-            if row.op.name != "stablehlo.dot_general" or self.tables.phase(row) != "forward":
-                continue
-            if any(view is None or self.tables.of_state_alone[view.source] for view in row.operands):
-                continue
-            first, shape = self.atoms.factor_start[position], self.atoms.shapes[position]
-            found.update(int(classes.of_node[first + f]) for f, summed in enumerate(shape.reduction) if summed)
-        return frozenset(found)
-
-    @property
-    def unjoined(self) -> Structure:
-        """The same program with no dims joined."""
-        return self._joined.get(frozenset(), self)
-
-    def memo(self, mesh: Mesh, name: str) -> dict[Any, Any]:
-        """Answers that planning found for this program on this mesh, whatever was decided; the next plan starts with them."""
-        return self._memos.setdefault((mesh, name), {})
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """The classes that are one decision in repeated layers."""
-        return groups.find(self.classes())
-
-    def wishes(self, mesh: Mesh) -> Wishes:
-        """The user's sharding constraints, read for one mesh."""
-        if mesh not in self._wishes:
-            self._wishes[mesh] = constraints.read(self.tables, self.atoms, self.addresses, mesh)
-        return self._wishes[mesh]
 
 
 @dataclass(frozen=True)
@@ -433,10 +315,23 @@ class Assignment:
                     result[axis][position] = starts[position] + factors[axis]
                 elif int(result[axis][position] - starts[position]) not in is_open:
                     result[axis][position] = -1
-        for axis in self.mesh.names if wishes.held else ():
-            rows, factors = wishes.held_on(axis)
-            result[axis][rows] = starts[rows] + factors
+        self._hold(wishes, starts, result)
         return result
+
+    def _hold(self, wishes: Wishes, starts: IntArray, winners: dict[str, IntArray]) -> None:
+        """Where a constraint still holds, its sub-factors have their axes, and others as far as they still divide."""
+        sizes = self.structure.factor_sizes
+        for axis, (rows, factors) in wishes.held_on.items():
+            winners[axis][rows] = starts[rows] + factors
+        for axis, (rows, factors) in wishes.held_on.items():
+            kept = starts[rows] + factors
+            devices = np.full(len(rows), self.mesh.size_of(axis), dtype=np.int64)
+            held = {other: np.isin(rows, found[0]) for other, found in wishes.held_on.items() if other != axis}
+            for other in sorted(set(self.mesh.names) - {axis}, key=lambda other: other not in held):
+                shares = winners[other][rows] == kept
+                fits = sizes[kept] % (devices * self.mesh.size_of(other)) == 0
+                winners[other][rows[shares & ~fits & ~held.get(other, np.zeros(len(rows), dtype=np.bool_))]] = -1
+                devices[shares & fits] *= self.mesh.size_of(other)
 
     def _preferred(self, axis: str) -> Iterable[tuple[int, int]]:
         """(sub-factor, order) of the sub-factors that a `Prefer` puts before all claims, first match first."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ from partir.sharding.atoms import Atoms, Join, OpShape, dealt
 from partir.sharding.layout import Layout
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import OpRow, Tables, View
+
+IntArray = npt.NDArray[np.int64]
 
 Given = dict[str, int]
 """By axis, the sub-factor of a row that has it."""
@@ -45,11 +48,15 @@ class Wishes:
     joins: frozenset[Join]
     refused: tuple[str, ...]
 
-    def held_on(self, axis: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The rows at which a constraint still holds an axis, and the sub-factor (of the row) that has it."""
-        found = [(row, given[axis]) for row, given in self.held.items() if axis in given]
-        rows, factors = zip(*found, strict=True) if found else ((), ())
-        return np.array(rows, dtype=np.int64), np.array(factors, dtype=np.int64)
+    @cached_property
+    def held_on(self) -> dict[str, tuple[IntArray, IntArray]]:
+        """By axis, the rows [n] at which a constraint still holds it, and the sub-factors [n] (of the rows) that have it."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for row, given in self.held.items():
+            for axis, factor in given.items():
+                found.setdefault(axis, []).append((row, factor))
+        arrays = {axis: np.array(pairs, dtype=np.int64).T for axis, pairs in found.items()}
+        return {axis: (rows, factors) for axis, (rows, factors) in arrays.items()}
 
 
 def dim_axes(sharding: TensorShardingAttr) -> list[tuple[str, ...]]:
@@ -94,7 +101,7 @@ class _Reader:
         is_open: set[int] = set()
         for dim, (axes, said) in enumerate(zip(dim_axes(sharding), sharding.dims, strict=True)):
             pieces = slot[dim] or ()
-            if not said.is_closed:
+            if not said.is_closed and not axes:
                 is_open.update(pieces)
             known = self.divisible(result, dim, axes)
             parts = dealt([shape.sizes[p] for p in pieces], known, self.mesh.shape)

@@ -17,11 +17,12 @@ import numpy as np
 
 from partir.program import Signature
 from partir.sharding.actions import Action, Addresses, GatherOnce, Replicate
-from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import Atoms
 from partir.sharding.classes import IntArray
 from partir.sharding.groups import without_numbers
 from partir.sharding.linear import splat_of
+from partir.sharding.structure import Structure
 from partir.sharding.tables import Control, OpRow, RegionItems, Tables, View
 
 ROUNDS = 4

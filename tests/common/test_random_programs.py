@@ -23,7 +23,7 @@ import partir
 from partir.mesh import Mesh
 from partir.runtime.interpret import interpret
 from partir.sharding import plan
-from partir.sharding.actions import Tile
+from partir.sharding.actions import Replicate, Tile
 from partir.sharding.assignment import Assignment
 
 pytestmark = pytest.mark.jax
@@ -80,7 +80,7 @@ def test_a_wrong_program_is_found_and_made_small(x64, monkeypatch):
     )
     x = np.arange(64.0).reshape(8, 8) / 64
     program = RandomProgram({"v1": x, "v4": x + 1}, lines, ("v5", "v6"))
-    actions = (Tile("v4", 0, "data"), Tile("v1", 0, "data"))
+    actions = (Tile("v4", 0, "data"), Replicate("v1", "data"))
     case = RandomCase(program, "8", 0, actions)
     check(case, core=True)
 
