@@ -266,9 +266,10 @@ class Assignment:
                 self._claim_late(later, cut, *fit[0], axis)
         for result, dims in self.outputs:
             view = self.structure.tables.outputs[result]
-            for dim, axes in enumerate(dims) if view is not None else ():
-                for axis in axes or () if view.dims[dim] >= 0 else ():
-                    self._claim_late(later, cut, view.source, view.dims[dim], axis)
+            for axes, source in zip(dims, view.dims, strict=False) if view is not None else ():
+                for axis in axes or () if source >= 0 else ():
+                    assert view is not None
+                    self._claim_late(later, cut, view.source, source, axis)
         return later
 
     def _claim_late(self, claims: Claims, cut: dict[int, int], value: int, dim: int, axis: str) -> None:

@@ -25,7 +25,7 @@ from partir.sharding.atoms import Atoms, Join
 from partir.sharding.classes import Classes, IntArray
 from partir.sharding.constraints import Wishes
 from partir.sharding.groups import Group
-from partir.sharding.tables import Tables
+from partir.sharding.tables import Tables, View
 
 
 @dataclass(eq=False)
@@ -79,24 +79,22 @@ class Structure:
         for row, shape, whole in zip(self.tables.rows, self.atoms.shapes, before, strict=True):
             if shape is whole or shape.slots == whole.slots:
                 continue
-            ends = [(view.source, view.dims) if view is not None else None for view in row.operands]
-            ends += [(result, tuple(range(len(self.tables.shapes[result])))) for result in row.results]
+            views = [*row.operands, *(View(r, tuple(range(len(self.tables.shapes[r])))) for r in row.results)]
             rules = (*row.rule.operands, *row.rule.results)
             count = len(row.operands)
-            for slot, (end, dims) in enumerate(zip(ends, rules, strict=True)):
-                others = range(count, len(ends)) if slot < count else range(count)
-                for d, factors in enumerate(dims) if end is not None else ():
-                    if shape.slots[slot][d] is not None or whole.slots[slot][d] is None or end[1][d] < 0:
+            for slot, (view, dims) in enumerate(zip(views, rules, strict=True)):
+                others = range(count, len(views)) if slot < count else range(count)
+                if view is None:
+                    continue
+                for d, factors in enumerate(dims):
+                    if shape.slots[slot][d] is not None or whole.slots[slot][d] is None or view.dims[d] < 0:
                         continue
-                    places = [
-                        (other[0], other[1][e])
-                        for factor in factors
-                        for k in others
-                        if (other := ends[k]) is not None
-                        for e, own in enumerate(rules[k])
-                        if factor in own and other[1][e] >= 0
-                    ]
-                    found.setdefault((end[0], end[1][d]), []).extend(places)
+                    places = found.setdefault((view.source, view.dims[d]), [])
+                    for factor in factors:
+                        for other, own in ((views[k], rules[k]) for k in others):
+                            if other is not None:
+                                parts = [e for e, of in zip(other.dims, own, strict=True) if factor in of and e >= 0]
+                                places += [(other.source, e) for e in parts]
         return {joined: kept for joined, places in found.items() if (kept := [p for p in places if not self._is_summed(*p)])}
 
     def _is_summed(self, value: int, dim: int) -> bool:
