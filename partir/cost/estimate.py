@@ -454,6 +454,9 @@ def _cut_by(assignment: Assignment, value: int, axis: str) -> Action | None:
     tables, atoms, classes = assignment.structure.tables, assignment.structure.atoms, assignment.classes
     if value >= tables.argument_count:
         return _made_by(assignment, tables.producer[value], axis, summed=False)
+    for dim, axes in assignment.pinned.get(value, {}).items():
+        if axis in axes:
+            return assignment.actions[assignment.pins[value, dim]]
     first, count = atoms.start[value], atoms.count_of(value)
     own = [int(c) for c in classes.of_node[first : first + count]]
     best = min(own, key=lambda c: int(assignment.reach.order[axis][c]), default=-1)
@@ -462,4 +465,4 @@ def _cut_by(assignment: Assignment, value: int, axis: str) -> Action | None:
 
 def _claim(assignment: Assignment, class_: int, axis: str) -> Action | None:
     order = int(assignment.reach.order[axis][class_]) if class_ >= 0 else NEVER
-    return assignment.actions[order] if order != NEVER else None
+    return assignment.actions[order] if order < len(assignment.actions) else None

@@ -352,13 +352,23 @@ class Assignment:
                     yield factor, position - len(self.actions)
 
     @cached_property
-    def pinned(self) -> dict[int, dict[int, tuple[str, ...]]]:
-        """By argument and dim, the axes that a `Pin` says; the first one counts."""
-        found: dict[int, dict[int, tuple[str, ...]]] = {}
-        for action in self.actions:
+    def pins(self) -> dict[tuple[int, int], int]:
+        """By (argument, dim) the position of its `Pin` among the actions; the first one counts."""
+        found: dict[tuple[int, int], int] = {}
+        for position, action in enumerate(self.actions):
             if isinstance(action, Pin):
                 value = self.structure.addresses.find(action.value)
-                found.setdefault(value, {}).setdefault(self.dim_of(value, action.dim), action.names)
+                found.setdefault((value, self.dim_of(value, action.dim)), position)
+        return found
+
+    @cached_property
+    def pinned(self) -> dict[int, dict[int, tuple[str, ...]]]:
+        """By argument and dim, the axes that a `Pin` says."""
+        found: dict[int, dict[int, tuple[str, ...]]] = {}
+        for (value, dim), position in self.pins.items():
+            action = self.actions[position]
+            assert isinstance(action, Pin)
+            found.setdefault(value, {})[dim] = action.names
         return found
 
     @cached_property
