@@ -1,7 +1,9 @@
 """`in_shardings` and `out_shardings` of `partir.jit`: fixed first decisions, exact at the boundary.
 
 An argument lies as its spec says (`Pin`), and what the spec says of a dim is a claim for its class where nobody has one yet
-(`Tile`), arguments in their order. A result leaves as its spec says, and its spec is a claim, too, after all others.
+(`Tile`): inputs first, then state, each in the order of the arguments. So where parameters and the batch are both cut over an
+axis, a layer's parameters are gathered for it, as in FSDP, and its activations stay. A result leaves as its spec says, and its
+spec is a claim, too, after all others.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def _arguments(assignment: Assignment, tree: Any, problems: list[str]) -> Sequen
     entries = spread_over(by_argument(tree, leaves), leaves, (), "argument")
     pins: list[Action] = []
     tiles: list[Action] = []
-    for index, spec in sorted(entries, key=lambda entry: entry[0]):
+    for index, spec in sorted(entries, key=lambda entry: (leaves[entry[0]].role != "input", entry[0])):
         leaf = leaves[index]
         if leaf.role == "constant":
             continue
