@@ -207,6 +207,8 @@ class Assignment:
         undivided: list[Undivided] = []
         joins: list[Join] = []
         for position, action in enumerate(self.actions):
+            if isinstance(action, Pin) and (misfit := self._misfit(action)) is not None:
+                undivided.append(misfit)
             if not isinstance(action, Tile):
                 continue
             value = find(action.value)
@@ -227,6 +229,13 @@ class Assignment:
             else:
                 undivided.append(Undivided(action.value, dim, classes.size[class_], action.axis, devices))
         return Claims(order, divides, tuple(undivided), tuple(joins))
+
+    def _misfit(self, pin: Pin) -> Undivided | None:
+        """Why a `Pin`, of a strategy for other sizes, cannot hold."""
+        value = self.structure.addresses.find(pin.value)
+        dim = self.dim_of(value, pin.dim)
+        size, devices = self.structure.tables.shapes[value][dim], self.mesh.size_of(*pin.names) if pin.names else 1
+        return Undivided(pin.value, dim, size, pin.axes, devices) if size % devices else None
 
     def _open_class(self, value: int, dim: int, order: IntArray, cut: dict[int, int]) -> tuple[int | None, int]:
         """The class that a `Tile` of this dim is to claim, where `order` says who has its axis: that of the outermost atom that
