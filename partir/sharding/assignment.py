@@ -336,11 +336,15 @@ class Assignment:
         for axis, (rows, factors) in wishes.held_on.items():
             kept = starts[rows] + factors
             devices = np.full(len(rows), self.mesh.size_of(axis), dtype=np.int64)
-            held = {other: np.isin(rows, found[0]) for other, found in wishes.held_on.items() if other != axis}
-            for other in sorted(set(self.mesh.names) - {axis}, key=lambda other: other not in held):
-                shares = winners[other][rows] == kept
+            others = [other for other in self.mesh.names if other != axis]
+            nowhere = np.zeros(0, dtype=np.int64)
+            is_held = {other: np.isin(rows, wishes.held_on.get(other, (nowhere, nowhere))[0]) for other in others}
+            for other in others:
+                devices[is_held[other] & (winners[other][rows] == kept)] *= self.mesh.size_of(other)
+            for other in others:
+                shares = (winners[other][rows] == kept) & ~is_held[other]
                 fits = sizes[kept] % (devices * self.mesh.size_of(other)) == 0
-                winners[other][rows[shares & ~fits & ~held.get(other, np.zeros(len(rows), dtype=np.bool_))]] = -1
+                winners[other][rows[shares & ~fits]] = -1
                 devices[shares & fits] *= self.mesh.size_of(other)
 
     def _preferred(self, axis: str) -> Iterable[tuple[int, int]]:
