@@ -15,6 +15,7 @@ from xdsl.ir import Block, Operation
 
 from partir.dialect.core import OriginAttr
 from partir.errors import PathError, word
+from partir.mesh import Mesh
 
 Role = Literal["state", "input", "constant"]
 Path = tuple[str, ...]
@@ -123,8 +124,9 @@ class Program:
     """A function imported for one platform: its `main` in StableHLO with a sharding rule and an origin on each op.
 
     `constants` are the values of the arguments of role `constant` (the last ones); `host` is whatever the runtime needs
-    to run the program's host callbacks again, `trees` the pytrees of a call, `again` imports the function for another platform:
-    all opaque to the layers between.
+    to run the program's host callbacks again, `trees` the pytrees of a call, `again` imports the function for another platform
+    and mesh: all opaque to the layers between. `said_over` is the mesh over whose axes the import said what the function says
+    over meshes of its own; None where it names no others.
     """
 
     module: ModuleOp
@@ -135,7 +137,8 @@ class Program:
     trees: Any = None
     host: Any = None
     notes: tuple[str, ...] = field(default=())
-    again: Callable[[str], Program] | None = None
+    again: Callable[[str, Mesh | None], Program] | None = None
+    said_over: Mesh | None = None
 
     @cached_property
     def main(self) -> FuncOp:

@@ -29,13 +29,14 @@ from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, check_arguments, concrete_mesh
 from partir.runtime.judge import judge_text
 from partir.sharding import plan as plan_
-from partir.sharding.actions import Action
+from partir.sharding.actions import Action, Replicate
 from partir.sharding.assignment import Assignment, Structure
 from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.tactics import Decisions, Replay, Search, Stage, Tactic, run
+from partir.tactics.committed import Kept, Layouts, came_as, committed, free_arguments, kept, lines, spec_text, spoken_of
 from partir.tactics.follow import followed
 from partir.tactics.pins import pins_of
 from partir.tactics.tactic import Judging
@@ -83,9 +84,11 @@ class Traced:
         shardings: tuple[Any, Any] = (None, None),
         compiler_options: tuple[tuple[str, Any], ...] = (),
         target: Target | None = None,
+        layouts: Layouts = (),
     ) -> None:
         self.program = program
         self.mesh = mesh
+        self.layouts = layouts
         self._schedule = schedule
         self._shardings = shardings
         self._compiler_options = compiler_options
@@ -144,27 +147,70 @@ class Traced:
 
         return Session(self, mesh, target)
 
-    def replay(self, strategy: Strategy) -> Partitioned:
-        """Take all the decisions of a strategy of this function, the fixed ones included."""
+    def replay(self, strategy: Strategy, free: frozenset[int] | None = None) -> Partitioned:
+        """Take all the decisions of a strategy of this function, the fixed ones included. `free` are the arguments that it leaves
+        as they come in; None finds them."""
         actions = strategy.actions_for(self._start(self.mesh, fixed=False))
         start = self._start(self.mesh, fixed=False)
         final = Assignment(start.structure, start.mesh, tuple(actions), start.outputs)
-        stages = [Stage(Replay(strategy), final)]
-        return Partitioned(self, self.mesh, start, stages, self._compiler_options, self._target)
+        return self._partitioned(self.mesh, start, [Stage(Replay(strategy), final)], self._target, free)
 
     def imported_for(self, platform: str, mesh: Any, target: Target | None) -> Traced:
         """The same function, imported again for another platform ("tpu", "cuda", "cpu"): ops differ between them."""
         assert self.program.again is not None
-        program = self.program.again(platform)
+        program = self.program.again(platform, None)
         return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, target)
 
+    def arriving(self, layouts: Layouts) -> Traced:
+        """The same for arguments that come in with other layouts."""
+        made = Traced(
+            self.program, self.mesh, self._schedule, self._shardings, self._compiler_options, self._target, layouts
+        )
+        made.__dict__["structure"] = self.structure
+        return made
+
     def _run(self, schedule: Sequence[Tactic], mesh: Any, target: Target | str | None) -> Partitioned:
+        if mesh is not None and not self._is_said_over(Mesh.of(mesh)):
+            return self._imported_over(mesh)._run(schedule, None, target)
         mesh = self.mesh if mesh is None else mesh
         start = self._start(mesh, fixed=True)
         chosen = self._target if target is None else targets_.get(target)
         if chosen is None and any(isinstance(tactic, Judging) and tactic.target is None for tactic in schedule):
             chosen = _target_of(self.program.name, mesh)
-        return Partitioned(self, mesh, start, run(schedule, start, chosen), self._compiler_options, chosen)
+        searched = any(isinstance(tactic, Judging) for tactic in schedule)
+        return self._partitioned(mesh, start, run(schedule, start, chosen), chosen, frozenset[int]() if searched else None)
+
+    def _partitioned(
+        self, mesh: Any, start: Assignment, stages: list[Stage], target: Target | None, free: frozenset[int] | None
+    ) -> Partitioned:
+        """Put the layouts that arguments came in after the schedule, for those that it leaves free."""
+        decided = stages[-1].assignment if stages else start
+        if free is None and self.layouts:
+            free = self.free_arguments(decided)
+        if free and (last := kept(decided, self.layouts, free)).specs and (actions := last.actions(decided)):
+            stages = [*stages, Stage(last, decided.apply(*actions))]
+        return Partitioned(self, mesh, start, stages, self._compiler_options, target, free)
+
+    def free_arguments(self, decided: Assignment) -> frozenset[int]:
+        """The arguments that neither `in_shardings` nor the decisions of an assignment speak of: they stay as they come in."""
+        return free_arguments(self._start(decided.mesh, fixed=True), decided, self.in_shardings)
+
+    @property
+    def in_shardings(self) -> Any:
+        """The tree of shardings that arguments must have, as `partir.jit` was given it."""
+        return self._shardings[0]
+
+    def _is_said_over(self, mesh: Mesh) -> bool:
+        said = self.program.said_over
+        return said is None or (said == mesh and said.device_ids == mesh.device_ids)
+
+    def _imported_over(self, mesh: Any) -> Traced:
+        """The same function imported again for another mesh, over whose axes all is said that it says over its own meshes."""
+        assert self.program.again is not None
+        program = self.program.again(self.program.platform, Mesh.of(mesh))
+        return Traced(
+            program, mesh, self._schedule, self._shardings, self._compiler_options, self._target, self.layouts
+        )
 
     def _start(self, mesh: Any, *, fixed: bool) -> Assignment:
         """The assignment before any tactic: what the user's code and in/out_shardings already say."""
@@ -193,6 +239,7 @@ class Partitioned:
         stages: Sequence[Stage],
         compiler_options: tuple[tuple[str, Any], ...] = (),
         target: Target | None = None,
+        free: frozenset[int] | None = None,
     ) -> None:
         self.traced = traced
         self.program = traced.program
@@ -201,6 +248,19 @@ class Partitioned:
         self.stages = tuple(stages)
         self._compiler_options = compiler_options
         self._target = target
+        self._free = free
+        self._known = set(traced.layouts)
+
+    @property
+    def decided(self) -> Assignment:
+        """What the schedule decided: `assignment` before arguments were left as they came in."""
+        stages = [stage for stage in self.stages if not isinstance(stage.tactic, Kept)]
+        return stages[-1].assignment if stages else self.start
+
+    @cached_property
+    def free(self) -> frozenset[int]:
+        """The arguments that stay as they come in: neither `in_shardings` nor the schedule speaks of them."""
+        return self.traced.free_arguments(self.decided) if self._free is None else self._free
 
     @property
     def assignment(self) -> Assignment:
@@ -299,10 +359,28 @@ class Partitioned:
         """What stayed whole, or was gathered for an op that cannot work on slices, and why."""
         return report_.whole_lines(self.plan)
 
+    @property
+    def committed(self) -> list[str]:
+        """For each argument that came in with a layout: what it came in as, what it lies as, and who decides it."""
+        find = self.start.structure.addresses.find
+        deciders = dict.fromkeys(spoken_of(self.traced.in_shardings, self.program.signature.arguments), "in_shardings")
+        before = self.start
+        for stage in self.stages:
+            after, name = stage.assignment, report_.call_text(stage.tactic)
+            changed = [n for n, axes in enumerate(after.argument_axes) if axes != before.argument_axes[n]]
+            changed += [find(a.value) for a in after.actions if isinstance(a, Replicate)]
+            if isinstance(stage.tactic, Judging):
+                changed += range(len(after.argument_axes))
+            deciders = dict.fromkeys(changed, name) | deciders
+            before = after
+        specs = [spec_of(layout) for layout in self.plan.arguments]
+        return lines(self.assignment, specs, self.traced.layouts, self.free, deciders)
+
     def report(self) -> Table:
         """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
         target, the largest costs and what the conflicts would cost the other way; then what stayed whole and why."""
-        notes = report_.shortened(self.whole, "stayed whole:")
+        came = report_.shortened(self.committed, "arguments that came in with a layout:") if self.traced.layouts else []
+        notes = [*came, *report_.shortened(self.whole, "stayed whole:")]
         if self._target is not None:
             names: dict[Action, str] = {}
             for stage in reversed(self.stages):
@@ -348,7 +426,9 @@ class Partitioned:
         positional, keywords = tree_of(trees.arguments, taken)
         names = [name for name in dict.fromkeys(leaf.path[0] for leaf in taken) if name not in keywords]
         shardings = dict(zip(names, positional, strict=False)) | keywords, tree_of(trees.results, theirs.results)
-        following = Traced(traced.program, self.mesh, None, shardings, self._compiler_options, self._target)
+        following = Traced(
+            traced.program, self.mesh, None, shardings, self._compiler_options, self._target, traced.layouts
+        )
         return following.partition([])
 
     def specs(self) -> Table:
@@ -424,7 +504,7 @@ class Partitioned:
         if self._target is not None and self._target.name == target.name:
             target = replace(self._target, torus=target.torus, node_devices=target.node_devices)
         if self.program.platform == topology.platform:
-            return Partitioned(self.traced, self.mesh, self.start, self.stages, self._compiler_options, target)
+            return Partitioned(self.traced, self.mesh, self.start, self.stages, self._compiler_options, target, self._free)
         return self.traced.imported_for(topology.platform, self.mesh, target).replay(self.strategy)
 
     def lower(self) -> Any:
@@ -435,7 +515,30 @@ class Partitioned:
         """Run one step (static arguments left out); arguments are placed where they belong. Raises ProgramError for arguments
         of another structure, shape or dtype than were traced."""
         check_arguments(self.program, args, kwargs)
+        for stranger in self._strangers(jax.tree.leaves((tuple(args), kwargs))):
+            self._moves(*stranger)
         return self.run(args, kwargs)
+
+    def takes(self, flat: Sequence[Any]) -> bool:
+        """Whether these arguments may be placed as planned: none is to stay in a layout that was not known when this was
+        planned. One that the schedule decides is moved each time; that is logged, once."""
+        strangers = self._strangers(flat)
+        if any(number in self.free for number, _ in strangers):
+            return False
+        for stranger in strangers:
+            self._moves(*stranger)
+        return True
+
+    def _strangers(self, flat: Sequence[Any]) -> Layouts:
+        """Arguments that lie, by the caller's wish, neither as planned nor in a way that was known when this was planned."""
+        found = ((number, committed(flat[number])) for number in self.executable.misplaced(flat))
+        return tuple(entry for entry in found if entry[1] is not None and entry not in self._known)
+
+    def _moves(self, number: int, sharding: Any) -> None:
+        self._known.add((number, sharding))
+        leaf, mesh = self.program.signature.arguments[number], self.assignment.mesh
+        came, lies = came_as(sharding, leaf, mesh), spec_text(self.executable.in_specs[number])
+        logger.warning("%s: %s comes in as %s and is moved to %s", self.program.name, leaf.name, came, lies)
 
     def run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run one step on arguments that are known to fit."""

@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, AxisType
 from partir.errors import PartirError, ProgramError, word
 from partir.frontend import signature as signature_
 from partir.frontend.bridge import bridge
+from partir.frontend.foreign import named_meshes
 from partir.frontend.marks import importing
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, Signature
@@ -84,7 +85,7 @@ def trace(
     shapes = [arg if i in static[0] else jax.tree.map(abstract, arg) for i, arg in enumerate(args)]
     keywords = {k: v if k in static[1] else jax.tree.map(abstract, v) for k, v in kwargs.items()}
     traced, lowered = _lower(fun, shapes, keywords, options, platform, mesh)
-    bridged = bridge(lowered.compiler_ir())
+    bridged = bridge(lowered.compiler_ir(), mesh, named_meshes(traced.jaxpr))
     info = jax.tree.leaves(lowered.args_info)
     paths = signature_.argument_paths(fun, shapes, keywords, static)
     typed = [(path, entry) for (path, _), entry in zip(paths, info, strict=True)]
@@ -103,16 +104,17 @@ def trace(
         Trees(jax.tree.structure(lowered.args_info), jax.tree.structure(out)),
         _host(lowered),
         again=_again(fun, shapes, keywords, options, mesh, state),
+        said_over=mesh if bridged.has_other_meshes else None,
     )
 
 
 def _again(fun: Callable[..., Any], shapes: Any, keywords: Any, options: Options, mesh: Any, state: Any) -> Any:
-    """What imports the same for another platform, with the widths of numbers that hold now."""
+    """What imports the same for another platform, and mesh if one is given, with the widths of numbers that hold now."""
     wide = jax.dtypes.canonicalize_dtype("float64") == "float64"
 
-    def again(platform: str) -> Program:
+    def again(platform: str, other: Mesh | None = None) -> Program:
         with jax.enable_x64(wide):
-            return trace(fun, shapes, keywords, options, platform=platform, mesh=mesh, state=state)
+            return trace(fun, shapes, keywords, options, platform=platform, mesh=other or mesh, state=state)
 
     return again
 

@@ -221,14 +221,19 @@ class Executable:
         names = tuple(name for name, arg in kwargs.items() if any(jax.tree.leaves(arg)))
         return numbers, names
 
+    def misplaced(self, flat: Sequence[Any]) -> list[int]:
+        """The numbers of the arguments that are not where they belong; tracers of an outer jit are left to it."""
+        return [
+            number
+            for number, (x, sharding) in enumerate(zip(flat, self.in_shardings, strict=False))
+            if not (isinstance(x, Tracer) or (isinstance(x, jax.Array) and _lies(x, sharding)))
+        ]
+
     def place(self, flat: Sequence[Any]) -> list[Any]:
-        """Arguments where they belong; tracers of an outer jit are left to it."""
-        placed: list[Any] = []
-        for x, sharding in zip(flat, self.in_shardings, strict=False):
-            if isinstance(x, Tracer) or (isinstance(x, jax.Array) and _lies(x, sharding)):
-                placed.append(x)
-            else:
-                placed.append(jax.device_put(x, sharding))
+        """Arguments where they belong."""
+        placed = list(flat)
+        for number in self.misplaced(flat):
+            placed[number] = jax.device_put(placed[number], self.in_shardings[number])
         return placed
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import SSAValue
 
 from partir.dialect.sdy import ManualComputationOp, ShardingConstraintOp, TensorShardingAttr
@@ -38,6 +39,13 @@ def dim_axes(sharding: TensorShardingAttr) -> list[tuple[str, ...]]:
     ]
 
 
+def strange_axes(op: ShardingConstraintOp) -> list[tuple[int, str]]:
+    """(dim, axis and its mesh) for what a constraint asks over a mesh whose axes the import could not say as ours."""
+    found = op.attributes.get(ShardingConstraintOp.REFUSED)
+    texts = [item.data for item in found if isinstance(item, StringAttr)] if isinstance(found, ArrayAttr) else []
+    return [(int(dim), axis) for dim, axis in (text.split(": ", 1) for text in texts)]
+
+
 def read(tables: Tables, atoms: Atoms, addresses: Addresses, mesh: Mesh) -> Wishes:
     """Collect the constraints of a program for one mesh."""
     factors: dict[int, dict[str, int]] = {}
@@ -47,6 +55,14 @@ def read(tables: Tables, atoms: Atoms, addresses: Addresses, mesh: Mesh) -> Wish
         if not isinstance(row.op, ShardingConstraintOp):
             continue
         own: dict[str, int] = {}
+        strange = strange_axes(row.op)
+        for dim, axis in strange:
+            refused.append(
+                f"{addresses.names[row.results[0]]} dim {dim} was asked for over {axis}, which no axes of the mesh {mesh!r} "
+                f"cut alike, device by device"
+            )
+        if strange and not any(dim_axes(row.op.sharding)):
+            continue  # nothing that could be done is asked
         for dim, axes in enumerate(dim_axes(row.op.sharding)):
             _place(tables, atoms, addresses, mesh, position, row, dim, axes, own, actions, refused)
         factors[position] = own
