@@ -29,14 +29,14 @@ from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, check_arguments, concrete_mesh
 from partir.runtime.judge import judge_text
 from partir.sharding import plan as plan_
-from partir.sharding.actions import Action, Replicate
+from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment, Structure
 from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.tactics import Decisions, Replay, Search, Stage, Tactic, run
-from partir.tactics.committed import Kept, Layouts, came_as, committed, free_arguments, kept, lines, spec_text, spoken_of
+from partir.tactics.committed import Kept, Layouts, came_as, committed, deciders, free_arguments, kept, lines, spec_text
 from partir.tactics.follow import followed
 from partir.tactics.pins import pins_of
 from partir.tactics.tactic import Judging
@@ -148,8 +148,8 @@ class Traced:
         return Session(self, mesh, target)
 
     def replay(self, strategy: Strategy, free: frozenset[int] | None = None) -> Partitioned:
-        """Take all the decisions of a strategy of this function, the fixed ones included. `free` are the arguments that it leaves
-        as they come in; None finds them."""
+        """Take all the decisions of a strategy of this function, the fixed ones included. `free` are the arguments that it
+        leaves as they come in; None finds them."""
         actions = strategy.actions_for(self._start(self.mesh, fixed=False))
         start = self._start(self.mesh, fixed=False)
         final = Assignment(start.structure, start.mesh, tuple(actions), start.outputs)
@@ -163,9 +163,7 @@ class Traced:
 
     def arriving(self, layouts: Layouts) -> Traced:
         """The same for arguments that come in with other layouts."""
-        made = Traced(
-            self.program, self.mesh, self._schedule, self._shardings, self._compiler_options, self._target, layouts
-        )
+        made = Traced(self.program, self.mesh, self._schedule, self._shardings, self._compiler_options, self._target, layouts)
         made.__dict__["structure"] = self.structure
         return made
 
@@ -208,9 +206,7 @@ class Traced:
         """The same function imported again for another mesh, over whose axes all is said that it says over its own meshes."""
         assert self.program.again is not None
         program = self.program.again(self.program.platform, Mesh.of(mesh))
-        return Traced(
-            program, mesh, self._schedule, self._shardings, self._compiler_options, self._target, self.layouts
-        )
+        return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, self._target, self.layouts)
 
     def _start(self, mesh: Any, *, fixed: bool) -> Assignment:
         """The assignment before any tactic: what the user's code and in/out_shardings already say."""
@@ -362,19 +358,10 @@ class Partitioned:
     @property
     def committed(self) -> list[str]:
         """For each argument that came in with a layout: what it came in as, what it lies as, and who decides it."""
-        find = self.start.structure.addresses.find
-        deciders = dict.fromkeys(spoken_of(self.traced.in_shardings, self.program.signature.arguments), "in_shardings")
-        before = self.start
-        for stage in self.stages:
-            after, name = stage.assignment, report_.call_text(stage.tactic)
-            changed = [n for n, axes in enumerate(after.argument_axes) if axes != before.argument_axes[n]]
-            changed += [find(a.value) for a in after.actions if isinstance(a, Replicate)]
-            if isinstance(stage.tactic, Judging):
-                changed += range(len(after.argument_axes))
-            deciders = dict.fromkeys(changed, name) | deciders
-            before = after
         specs = [spec_of(layout) for layout in self.plan.arguments]
-        return lines(self.assignment, specs, self.traced.layouts, self.free, deciders)
+        names = [report_.call_text(stage.tactic) for stage in self.stages]
+        who = deciders(self.start, self.stages, names, self.traced.in_shardings)
+        return lines(self.assignment, specs, self.traced.layouts, self.free, who)
 
     def report(self) -> Table:
         """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
@@ -426,9 +413,7 @@ class Partitioned:
         positional, keywords = tree_of(trees.arguments, taken)
         names = [name for name in dict.fromkeys(leaf.path[0] for leaf in taken) if name not in keywords]
         shardings = dict(zip(names, positional, strict=False)) | keywords, tree_of(trees.results, theirs.results)
-        following = Traced(
-            traced.program, self.mesh, None, shardings, self._compiler_options, self._target, traced.layouts
-        )
+        following = Traced(traced.program, self.mesh, None, shardings, self._compiler_options, self._target, traced.layouts)
         return following.partition([])
 
     def specs(self) -> Table:
@@ -537,7 +522,7 @@ class Partitioned:
     def _moves(self, number: int, sharding: Any) -> None:
         self._known.add((number, sharding))
         leaf, mesh = self.program.signature.arguments[number], self.assignment.mesh
-        came, lies = came_as(sharding, leaf, mesh), spec_text(self.executable.in_specs[number])
+        came, lies = came_as(sharding, leaf, mesh), spec_text(tuple(self.executable.in_specs[number]))
         logger.warning("%s: %s comes in as %s and is moved to %s", self.program.name, leaf.name, came, lies)
 
     def run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -114,6 +114,10 @@ class _Bridge:
             if name in CALLS:
                 self.call(op, values, into, prefix)
                 continue
+            if name == "sdy.sharding_constraint" and self.renumbering is not None:
+                values[op.results[0]] = values[op.operands[0]]
+                self.renumbering.note(parse_attribute(str(op.attributes["sharding"])))
+                continue
             if name == "stablehlo.constant" and (literal := self.literal(op)) is not None:
                 values[op.results[0]] = literal
                 continue
@@ -160,6 +164,8 @@ class _Bridge:
             properties["sharding"], refused = self.meshes.constraint(sharding)
             attributes.update({} if refused is None else {ShardingConstraintOp.REFUSED: refused})
         regions = [self.region(region, values, prefix) for region in op.regions]
+        if outside is None and self.renumbering is not None:
+            attributes.update(self.renumbering.refused)
         self.renumbering = outside
         new = class_.create(
             operands=operands, result_types=results, properties=properties, attributes=attributes, regions=regions

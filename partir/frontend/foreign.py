@@ -23,9 +23,11 @@ from xdsl.ir import Attribute, Operation
 from partir.dialect.constants import dense, to_numpy
 from partir.dialect.sdy import (
     AxisRef,
+    DimSharding,
     ManualAxesAttr,
     MeshAttr,
     MeshShape,
+    ShardingConstraintOp,
     TensorShardingAttr,
     TensorShardingPerValueAttr,
 )
@@ -108,7 +110,7 @@ class Meshes:
         return self.ours is not None and not all(self._is_ours(mesh) for mesh in self.by_symbol.values())
 
     def _is_ours(self, theirs: Mesh) -> bool:
-        return self.ours == theirs and theirs.device_ids in ((), self.ours.device_ids)
+        return self.ours is not None and self.ours == theirs and theirs.device_ids in ((), self.ours.device_ids)
 
     def _with_devices(self, shape: MeshShape) -> Mesh:
         """A mesh with the devices the function made it of: module and numbers speak of these by their place in one list."""
@@ -152,9 +154,9 @@ class Meshes:
             return Renumbering()
         theirs = self.of(shardings[0])
         for places in _orders(ours, theirs):
-            found = {key: [_over(ours, theirs, sharding, places) for sharding in own] for key, own in lists.items()}
-            if all(sharding is not None for own in found.values() for sharding in own):
-                properties.update({key: TensorShardingPerValueAttr(tuple(own)) for key, own in found.items()})
+            found = {key: _all_over(ours, theirs, own, places) for key, own in lists.items()}
+            if None not in found.values():
+                properties.update({key: TensorShardingPerValueAttr(own) for key, own in found.items() if own is not None})
                 axes = ours.cut_as(theirs, manual.data, places)
                 properties["manual_axes"] = ManualAxesAttr(tuple(a for a in ours.names if axes is None or a in axes))
                 return Renumbering(tuple(places))
@@ -182,15 +184,20 @@ def _translated(ours: Mesh, theirs: Mesh, axes: Iterable[AxisRef]) -> tuple[Axis
     return None if found is None else tuple(map(AxisRef, found))
 
 
-def _over(ours: Mesh, theirs: Mesh, sharding: TensorShardingAttr, places: Sequence[int]) -> TensorShardingAttr | None:
-    """The spec of one operand or result of a `shard_map`, for devices of ours that stand at `places` in theirs."""
-    dims: list[Any] = []
-    for dim in sharding.dims:
-        axes = ours.cut_as(theirs, dim.names, places)
-        if axes is None or any(axis.is_part for axis in dim.axes):
-            return None
-        dims.append(replace(dim, axes=tuple(map(AxisRef, axes))))
-    return TensorShardingAttr(replace(sharding.data, mesh=MESH, dims=tuple(dims), replicated=()))
+def _all_over(
+    ours: Mesh, theirs: Mesh, shardings: Sequence[TensorShardingAttr], places: Sequence[int]
+) -> tuple[TensorShardingAttr, ...] | None:
+    """The specs of the operands or results of a `shard_map`, for devices of ours that stand at `places` in theirs."""
+    found: list[TensorShardingAttr] = []
+    for sharding in shardings:
+        dims: list[DimSharding] = []
+        for dim in sharding.dims:
+            axes = ours.cut_as(theirs, dim.names, places)
+            if axes is None or any(axis.is_part for axis in dim.axes):
+                return None
+            dims.append(replace(dim, axes=tuple(map(AxisRef, axes))))
+        found.append(TensorShardingAttr(replace(sharding.data, mesh=MESH, dims=tuple(dims), replicated=())))
+    return tuple(found)
 
 
 def _strange(sharding: TensorShardingAttr, mesh: str) -> TensorShardingAttr:
@@ -201,13 +208,27 @@ def _strange(sharding: TensorShardingAttr, mesh: str) -> TensorShardingAttr:
 
 @dataclass(frozen=True)
 class Renumbering:
-    """For the body of a `shard_map`, which may be written for another order of devices: our device i is its `places[i]`."""
+    """The body of a `shard_map`, which may be written for another order of devices: our device i is its `places[i]`.
+
+    `asked` are the constraints in it, on the axes that it leaves to the compiler: nobody cuts over these there.
+    """
 
     places: tuple[int, ...] = ()
+    asked: list[str] = field(default_factory=list[str])
 
     @property
     def is_needed(self) -> bool:
         return self.places != tuple(range(len(self.places)))
+
+    def note(self, sharding: Attribute) -> None:
+        """Take note of a constraint in the body, which is left out."""
+        assert isinstance(sharding, TensorShardingAttr)
+        self.asked.extend(f'{n}: "{axis.name}"' for n, dim in enumerate(sharding.dims) for axis in dim.axes)
+
+    @property
+    def refused(self) -> dict[str, Attribute]:
+        """What the constraints in the body ask, as the attribute of the `shard_map`."""
+        return {ShardingConstraintOp.REFUSED: ArrayAttr(list(map(StringAttr, self.asked)))} if self.asked else {}
 
     def attribute(self, name: str, attr: Attribute) -> Attribute:
         """The property of a collective: groups and pairs by our numbers (-1 fills short groups up)."""

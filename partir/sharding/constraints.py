@@ -39,8 +39,8 @@ def dim_axes(sharding: TensorShardingAttr) -> list[tuple[str, ...]]:
     ]
 
 
-def strange_axes(op: ShardingConstraintOp) -> list[tuple[int, str]]:
-    """(dim, axis and its mesh) for what a constraint asks over a mesh whose axes the import could not say as ours."""
+def strange_axes(op: ShardingConstraintOp | ManualComputationOp) -> list[tuple[int, str]]:
+    """(dim, axis and its mesh) for what is asked over axes that the import could not say as ours, or inside a `shard_map`."""
     found = op.attributes.get(ShardingConstraintOp.REFUSED)
     texts = [item.data for item in found if isinstance(item, StringAttr)] if isinstance(found, ArrayAttr) else []
     return [(int(dim), axis) for dim, axis in (text.split(": ", 1) for text in texts)]
@@ -52,6 +52,11 @@ def read(tables: Tables, atoms: Atoms, addresses: Addresses, mesh: Mesh) -> Wish
     actions: dict[Action, None] = {}
     refused: list[str] = []
     for position, row in enumerate(tables.rows):
+        if isinstance(row.op, ManualComputationOp):
+            refused += [
+                f"a constraint inside {addresses.names[row.results[0]]} asks for dim {dim} over {axis}: it stays whole there"
+                for dim, axis in strange_axes(row.op)
+            ]
         if not isinstance(row.op, ShardingConstraintOp):
             continue
         own: dict[str, int] = {}

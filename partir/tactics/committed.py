@@ -22,6 +22,7 @@ from partir.sharding.assignment import Assignment
 from partir.tactics.other_meshes import layout_over
 from partir.tactics.pins import pins_of
 from partir.tactics.specs import by_argument, spread_over
+from partir.tactics.tactic import Judging, Stage
 
 Layouts = tuple[tuple[int, Any], ...]
 """(argument number, sharding) of arguments that lie somewhere already."""
@@ -101,6 +102,21 @@ def free_arguments(start: Assignment, decided: Assignment, in_shardings: Any) ->
     return frozenset(n for n in range(len(leaves)) if n not in spoken and before[n] == after[n])
 
 
+def deciders(start: Assignment, stages: Sequence[Stage], names: Sequence[str], in_shardings: Any) -> dict[int, str]:
+    """What first spoke of each argument: `in_shardings`, or a stage of a schedule by its name."""
+    find, leaves = start.structure.addresses.find, start.structure.program.signature.arguments
+    found = dict.fromkeys(spoken_of(in_shardings, leaves), "in_shardings")
+    before = start
+    for stage, name in zip(stages, names, strict=True):
+        after = stage.assignment
+        spoken = [n for n, axes in enumerate(after.argument_axes) if axes != before.argument_axes[n]]
+        spoken += [find(a.value) for a in after.actions if isinstance(a, Replicate)]
+        spoken += range(len(leaves)) if isinstance(stage.tactic, Judging) else ()
+        found = dict.fromkeys(spoken, name) | found
+        before = after
+    return found
+
+
 def kept(assignment: Assignment, layouts: Layouts, free: frozenset[int]) -> Kept:
     """What of the layouts that came in stays: those of free arguments that can be said over the mesh."""
     leaves = assignment.structure.program.signature.arguments
@@ -112,9 +128,9 @@ def came_as(sharding: Any, leaf: Leaf, mesh: Mesh) -> str:
     """A layout as messages name it: its spec over the mesh, else over its own."""
     spec = layout_over(sharding, leaf.shape, mesh)
     if spec is not None:
-        return spec_text(spec)
+        return spec_text(tuple(spec))
     if isinstance(sharding, NamedSharding):
-        return f"{spec_text(sharding.spec)} over {Mesh.of(sharding.mesh).described(mesh)}"
+        return f"{spec_text(tuple(sharding.spec))} over {Mesh.of(sharding.mesh).described(mesh)}"
     return f"{type(sharding).__name__} over {sharding.num_devices} devices"
 
 
