@@ -32,7 +32,7 @@ def main(port: str, number: int) -> None:
     print(f"process {number}: devices {len(jax.devices())}, loss {float(loss):.6f}, spec {first.sharding.spec}", flush=True)
 
 
-def committed(mesh: jax.sharding.Mesh, number: int) -> list[jax.sharding.PartitionSpec]:
+def committed(mesh: jax.sharding.Mesh, number: int) -> list[tuple[str | None, ...]]:
     """How results lie whose argument comes in with one layout and then with another; process 0 decides nothing on it."""
     schedule = [] if number == 0 else [partir.Manual({"x": jax.sharding.PartitionSpec("data", "model")})]
     double = partir.jit(lambda x: x * 2, mesh=mesh, schedule=schedule)
@@ -40,7 +40,7 @@ def committed(mesh: jax.sharding.Mesh, number: int) -> list[jax.sharding.Partiti
     found = []
     for spec in (jax.sharding.PartitionSpec("model", None), jax.sharding.PartitionSpec(None, "data")):
         x = jax.make_array_from_callback((8, 8), jax.sharding.NamedSharding(mesh, spec), lambda index: numbers[index])
-        found.append(double(x).sharding.spec)
+        found.append(tuple(double(x).sharding.spec))
     return found
 
 
