@@ -26,7 +26,8 @@ class Leaf:
     """One array of the signature: its path from the argument (or result) name down, shape, dtype, and what it is for.
 
     `role` is `state` for what a step hands to the next (or is named like it), `constant` for a closed-over array that
-    became an argument, else `input`. `donated` says that the caller gave the buffer away.
+    became an argument, else `input`. `donated` says that the caller gave the buffer away. `memory` is the kind of memory that
+    it is kept in, "" for the device's own.
     """
 
     path: Path
@@ -34,6 +35,7 @@ class Leaf:
     dtype: str
     role: Role = "input"
     donated: bool = False
+    memory: str = ""
 
     @property
     def name(self) -> str:

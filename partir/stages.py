@@ -36,8 +36,9 @@ from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.tactics import Decisions, Replay, Search, Stage, Tactic, run
-from partir.tactics.committed import Kept, Layouts, came_as, committed, deciders, free_arguments, kept, lines, spec_text
+from partir.tactics.committed import Kept, Layouts, committed, deciders, free_arguments, kept, lines, moved
 from partir.tactics.follow import followed
+from partir.tactics.memories import moves_memory, with_memories
 from partir.tactics.pins import pins_of
 from partir.tactics.tactic import Judging
 from partir.viz import report as report_
@@ -86,7 +87,7 @@ class Traced:
         target: Target | None = None,
         layouts: Layouts = (),
     ) -> None:
-        self.program = program
+        self.program = with_memories(program, layouts, *shardings)
         self.mesh = mesh
         self.layouts = layouts
         self._schedule = schedule
@@ -159,12 +160,13 @@ class Traced:
         """The same function, imported again for another platform ("tpu", "cuda", "cpu"): ops differ between them."""
         assert self.program.again is not None
         program = self.program.again(platform, None)
-        return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, target)
+        return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, target, self.layouts)
 
     def arriving(self, layouts: Layouts) -> Traced:
         """The same for arguments that come in with other layouts."""
         made = Traced(self.program, self.mesh, self._schedule, self._shardings, self._compiler_options, self._target, layouts)
-        made.__dict__["structure"] = self.structure
+        if made.program.signature == self.program.signature:
+            made.program, made.__dict__["structure"] = self.program, self.structure
         return made
 
     def _run(self, schedule: Sequence[Tactic], mesh: Any, target: Target | str | None) -> Partitioned:
@@ -315,16 +317,18 @@ class Partitioned:
 
     @property
     def in_shardings(self) -> Any:
-        """`in_specs` as NamedShardings on the mesh."""
-        return jax.tree.map(self._named, self.in_specs, is_leaf=_is_spec)
+        """`in_specs` as NamedShardings on the mesh, with the memory that arguments are kept in."""
+        specs = [PartitionSpec(*spec_of(layout)) for layout in self.plan.arguments]
+        return self._arguments(list(map(self._named, specs, self.program.signature.arguments)))
 
     @property
     def out_shardings(self) -> Any:
-        """`out_specs` as NamedShardings on the mesh."""
-        return jax.tree.map(self._named, self.out_specs, is_leaf=_is_spec)
+        """`out_specs` as NamedShardings on the mesh, with the memory that results are left in."""
+        specs = [PartitionSpec(*spec_of(layout)) for layout in self.plan.outputs]
+        return jax.tree.unflatten(self._trees.results, list(map(self._named, specs, self.program.signature.results)))
 
-    def _named(self, spec: PartitionSpec) -> NamedSharding:
-        return NamedSharding(self._jax_mesh, spec)
+    def _named(self, spec: PartitionSpec, leaf: Leaf) -> NamedSharding:
+        return NamedSharding(self._jax_mesh, spec, memory_kind=leaf.memory or None)
 
     @cached_property
     def _jax_mesh(self) -> Any:
@@ -367,7 +371,8 @@ class Partitioned:
         """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
         target, the largest costs and what the conflicts would cost the other way; then what stayed whole and why."""
         came = report_.shortened(self.committed, "arguments that came in with a layout:") if self.traced.layouts else []
-        notes = [*came, *report_.shortened(self.whole, "stayed whole:")]
+        kept = report_.shortened(report_.host_lines(self.plan), "kept in host memory:")
+        notes = [*came, *kept, *report_.shortened(self.whole, "stayed whole:")]
         if self._target is not None:
             names: dict[Action, str] = {}
             for stage in reversed(self.stages):
@@ -490,7 +495,7 @@ class Partitioned:
             target = replace(self._target, torus=target.torus, node_devices=target.node_devices)
         if self.program.platform == topology.platform:
             return Partitioned(self.traced, self.mesh, self.start, self.stages, self._compiler_options, target, self._free)
-        return self.traced.imported_for(topology.platform, self.mesh, target).replay(self.strategy)
+        return self.traced.imported_for(topology.platform, self.mesh, target).replay(self.strategy, frozenset())
 
     def lower(self) -> Any:
         """A `jax.stages.Lowered`, for arguments that lie as planned."""
@@ -500,18 +505,17 @@ class Partitioned:
         """Run one step (static arguments left out); arguments are placed where they belong. Raises ProgramError for arguments
         of another structure, shape or dtype than were traced."""
         check_arguments(self.program, args, kwargs)
-        for stranger in self._strangers(jax.tree.leaves((tuple(args), kwargs))):
-            self._moves(*stranger)
+        self._moves(self._strangers(jax.tree.leaves((tuple(args), kwargs))))
         return self.run(args, kwargs)
 
     def takes(self, flat: Sequence[Any]) -> bool:
         """Whether these arguments may be placed as planned: none is to stay in a layout that was not known when this was
         planned. One that the schedule decides is moved each time; that is logged, once."""
         strangers = self._strangers(flat)
-        if any(number in self.free for number, _ in strangers):
+        leaves, decided = self.program.signature.arguments, self.traced.in_shardings
+        if any(number in self.free or moves_memory(leaves, number, place, decided) for number, place in strangers):
             return False
-        for stranger in strangers:
-            self._moves(*stranger)
+        self._moves(strangers)
         return True
 
     def _strangers(self, flat: Sequence[Any]) -> Layouts:
@@ -519,11 +523,11 @@ class Partitioned:
         found = ((number, committed(flat[number])) for number in self.executable.misplaced(flat))
         return tuple(entry for entry in found if entry[1] is not None and entry not in self._known)
 
-    def _moves(self, number: int, sharding: Any) -> None:
-        self._known.add((number, sharding))
-        leaf, mesh = self.program.signature.arguments[number], self.assignment.mesh
-        came, lies = came_as(sharding, leaf, mesh), spec_text(tuple(self.executable.in_specs[number]))
-        logger.warning("%s: %s comes in as %s and is moved to %s", self.program.name, leaf.name, came, lies)
+    def _moves(self, strangers: Layouts) -> None:
+        for number, sharding in strangers:
+            leaf, mesh, spec = self.program.signature.arguments[number], self.assignment.mesh, self.executable.in_specs[number]
+            logger.warning("%s: %s", self.program.name, moved(leaf, sharding, spec, mesh))
+        self._known.update(strangers)
 
     def run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run one step on arguments that are known to fit."""
@@ -547,10 +551,6 @@ def _tactics(schedule: Schedule) -> list[Tactic]:
         else:
             found.append(Replay(item) if isinstance(item, Strategy) else item)
     return found
-
-
-def _is_spec(x: Any) -> bool:
-    return isinstance(x, PartitionSpec)
 
 
 def _target_of(name: str, mesh: Any) -> Target:

@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
 from partir.errors import TilingError
+from partir.frontend.memories import host_kind
 from partir.mesh import Mesh
 from partir.program import Leaf
 from partir.sharding.actions import Action, Replicate
@@ -71,12 +72,13 @@ class Kept:
 
 
 def committed(leaf: Any) -> Any:
-    """The sharding that a caller gave an argument, over several devices; None for one that may be placed freely."""
+    """The sharding that a caller gave an argument, over several devices or in host memory; None for one that may be placed
+    freely."""
     if isinstance(leaf, jax.Array):
         sharding = leaf.sharding if not isinstance(leaf, Tracer) and leaf.committed else None
     else:
         sharding = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
-    return sharding if sharding is not None and sharding.num_devices > 1 else None
+    return sharding if sharding is not None and (sharding.num_devices > 1 or host_kind(sharding)) else None
 
 
 def layouts_of(leaves: Sequence[Any]) -> Layouts:
@@ -120,7 +122,8 @@ def deciders(start: Assignment, stages: Sequence[Stage], names: Sequence[str], i
 def kept(assignment: Assignment, layouts: Layouts, free: frozenset[int]) -> Kept:
     """What of the layouts that came in stays: those of free arguments that can be said over the mesh."""
     leaves = assignment.structure.program.signature.arguments
-    specs = [(n, layout_over(sharding, leaves[n].shape, assignment.mesh)) for n, sharding in layouts if n in free]
+    own = [(n, sharding) for n, sharding in layouts if n in free and sharding.num_devices > 1]
+    specs = [(n, layout_over(sharding, leaves[n].shape, assignment.mesh)) for n, sharding in own]
     return Kept(tuple((number, spec) for number, spec in specs if spec is not None))
 
 
@@ -128,15 +131,27 @@ def came_as(sharding: Any, leaf: Leaf, mesh: Mesh) -> str:
     """A layout as messages name it: its spec over the mesh, else over its own."""
     spec = layout_over(sharding, leaf.shape, mesh)
     if spec is not None:
-        return spec_text(tuple(spec))
-    if isinstance(sharding, NamedSharding):
-        return f"{spec_text(tuple(sharding.spec))} over {Mesh.of(sharding.mesh).described(mesh)}"
-    return f"{type(sharding).__name__} over {sharding.num_devices} devices"
+        text = spec_text(spec)
+    elif isinstance(sharding, NamedSharding):
+        text = f"{spec_text(sharding.spec)} over {Mesh.of(sharding.mesh).described(mesh)}"
+    else:
+        text = f"{type(sharding).__name__} over {sharding.num_devices} device{'s' if sharding.num_devices > 1 else ''}"
+    return in_memory(text, host_kind(sharding))
 
 
-def spec_text(spec: Sequence[Any]) -> str:
+def moved(leaf: Leaf, sharding: Any, spec: PartitionSpec, mesh: Mesh) -> str:
+    """The message for an argument that comes in with one layout and is laid by another."""
+    return f"{leaf.name} comes in as {came_as(sharding, leaf, mesh)} and is moved to {in_memory(spec_text(spec), leaf.memory)}"
+
+
+def in_memory(text: str, kind: str) -> str:
+    """A layout with the kind of memory, where that is not the device's own."""
+    return f"{text} in {kind} memory" if kind else text
+
+
+def spec_text(spec: Sequence[Any] | PartitionSpec) -> str:
     """A spec without the dims at its end that are whole: `P('data')`."""
-    entries = list(spec)
+    entries: list[Any] = list(spec)
     while entries and not entries[-1]:
         entries.pop()
     return f"P({', '.join(map(repr, entries))})"
@@ -151,7 +166,11 @@ def lines(
     stay: list[str] = []
     for number, sharding in layouts:
         leaf = leaves[number]
-        came, lies = came_as(sharding, leaf, mesh), spec_text(list(specs[number])[: len(leaf.shape)])
+        if sharding.num_devices == 1:
+            then = "stays there" if leaf.memory == host_kind(sharding) else "is moved to the device: in_shardings decides it"
+            stay.append(f"{leaf.name} came in {host_kind(sharding)} memory and {then}")
+            continue
+        came, lies = came_as(sharding, leaf, mesh), in_memory(spec_text(list(specs[number])[: len(leaf.shape)]), leaf.memory)
         if came == lies:
             stay.append(f"{leaf.name} came in as {came} and stays so")
             continue
