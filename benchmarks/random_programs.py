@@ -1,9 +1,11 @@
-"""Random programs under random decisions on random meshes of 8 virtual devices: how many give another result than one device.
+"""Random programs under random decisions on random meshes of 8 virtual devices: how many give another result than one device,
+or lie otherwise than asked.
 
     python benchmarks/random_programs.py [--first 0] [--cases 2000] [--workers 2]
 
-A case is a seed: program, mesh and decisions are drawn from it. Each is run on 8 devices; every fourth has its Core IR
-interpreted as well. What fails is made small, printed with its seed, and the exit code is 1.
+A case is a seed: program, mesh, decisions, and the layouts asked for (of arguments, by `in_shardings` or put on the mesh; of
+results; by constraints in the program) are drawn from it. Each is run on 8 devices; every fourth has its Core IR interpreted as
+well. What fails is made small, printed with its seed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ def run(seeds: Sequence[int]) -> dict[str, Any]:
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from random_cases import check, minimised, random_case
+    from random_cases import asking_case, check, minimised
 
     ops: Counter[str] = Counter()
     collectives: Counter[str] = Counter()
     wrong: list[str] = []
     start = time.process_time()
     for seed in seeds:
-        case = random_case(Random(seed))
+        case = asking_case(Random(seed))
         core = seed % 4 == 0
         ops.update(set(case.program.ops))
         try:
@@ -80,7 +82,7 @@ def record(seeds: range, ops: Counter[str], collectives: Counter[str], wrong: Se
 
     rows = [
         ("cases", f"{len(seeds):,} (seeds {seeds.start} to {seeds.stop - 1})"),
-        ("results that differ from one device, or errors", str(len(wrong))),
+        ("results that differ from one device, layouts other than asked for, or errors", str(len(wrong))),
         *(
             (f"cases with {kind}" if kind != "none" else "cases without any collective", str(n))
             for kind, n in sorted(collectives.items())
@@ -89,7 +91,9 @@ def record(seeds: range, ops: Counter[str], collectives: Counter[str], wrong: Se
     ]
     text = (
         "Each case is a program of two to six random ops (three in ten differentiated), one to six random actions, and one of "
-        "four meshes of 8 devices. Its results equal those of one device (float64 to 1e-9, everything else exactly), are the "
+        "four meshes of 8 devices. Layouts are asked for of six in ten arguments (three in ten of these are on the mesh so, "
+        "the others in `in_shardings`) and results, and of three in ten values by constraints; some dims are left open. Arguments "
+        "and results lie as asked. The results equal those of one device (float64 to 1e-9, everything else exactly), are the "
         "same on all devices that hold them, and it has the planned collectives; every fourth has its Core IR interpreted, "
         "too.\n\n"
         f"{table(('', ''), rows)}\n\n"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from partir.mesh import Mesh
     from partir.runtime.judge import Judgement, judge
     from partir.session import Session
-    from partir.sharding.actions import Cut, GatherOnce, Prefer, Replicate, Tile
+    from partir.sharding.actions import Cut, GatherOnce, Pin, Prefer, Replicate, Tile
     from partir.sharding.strategy import Strategy, load_strategy
     from partir.stages import Partitioned, Traced, diff
     from partir.tactics import (
@@ -70,6 +70,7 @@ __all__ = [
     "PartirError",
     "Partitioned",
     "PathError",
+    "Pin",
     "Prefer",
     "ProgramError",
     "ReplanWarning",
@@ -121,7 +122,7 @@ _MODULES = {
     "partir.mesh": ("Mesh",),
     "partir.runtime.judge": ("Judgement", "judge"),
     "partir.session": ("Session",),
-    "partir.sharding.actions": ("Cut", "GatherOnce", "Prefer", "Replicate", "Tile"),
+    "partir.sharding.actions": ("Cut", "GatherOnce", "Pin", "Prefer", "Replicate", "Tile"),
     "partir.sharding.strategy": ("Strategy", "load_strategy"),
     "partir.stages": ("Partitioned", "Traced", "diff"),
     "partir.tactics": (

@@ -30,11 +30,12 @@ from partir.runtime.execute import Executable, check_arguments, concrete_mesh
 from partir.runtime.judge import judge_text
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action
-from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.assignment import Assignment
 from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
+from partir.sharding.structure import Structure
 from partir.tactics import Decisions, Replay, Search, Stage, Tactic, run
 from partir.tactics.committed import Kept, Layouts, committed, deciders, free_arguments, kept, lines, moved
 from partir.tactics.follow import followed
@@ -151,10 +152,9 @@ class Traced:
     def replay(self, strategy: Strategy, free: frozenset[int] | None = None) -> Partitioned:
         """Take all the decisions of a strategy of this function, the fixed ones included. `free` are the arguments that it
         leaves as they come in; None finds them."""
-        actions = strategy.actions_for(self._start(self.mesh, fixed=False))
         start = self._start(self.mesh, fixed=False)
-        final = Assignment(start.structure, start.mesh, tuple(actions), start.outputs)
-        return self._partitioned(self.mesh, start, [Stage(Replay(strategy), final)], self._target, free)
+        stages = [Stage(Replay(strategy), start.apply(*strategy.actions_for(start)))]
+        return self._partitioned(self.mesh, start, stages, self._target, free)
 
     def imported_for(self, platform: str, mesh: Any, target: Target | None) -> Traced:
         """The same function, imported again for another platform ("tpu", "cuda", "cpu"): ops differ between them."""
@@ -214,7 +214,7 @@ class Traced:
         """The assignment before any tactic: what the user's code and in/out_shardings already say."""
         start = Assignment(self.structure, Mesh.of(mesh))
         pins = pins_of(start, *self._shardings)
-        start = Assignment(start.structure, start.mesh, (), pins.outputs)
+        start = replace(start, outputs=pins.outputs)
         if not fixed:
             return start
         return start.apply(*pins.actions, *self.structure.wishes(start.mesh).actions)

@@ -25,8 +25,9 @@ from partir.program import Leaf, Program, Signature
 from partir.runtime.interpret import interpret
 from partir.sharding import plan
 from partir.sharding.actions import Tile
-from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.assignment import Assignment
 from partir.sharding.rule import rule_of, shape_of
+from partir.sharding.structure import Structure
 
 MESH = Mesh(data=2)
 LARGEST = 1 << 16

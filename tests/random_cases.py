@@ -14,6 +14,7 @@ from equal import MESHES, assert_same, mesh_of
 from random_actions import draw_actions, partitioned
 from random_ops_indexed import OPS
 from random_programs import NAMES, RandomProgram, random_program, read_by
+from random_shardings import Asked, assert_laid, constrained, draw_asked, with_constraints
 
 import partir
 from partir.lowering.verify import count_collectives, verify_spmd
@@ -25,22 +26,47 @@ from partir.sharding.assignment import Assignment
 
 @dataclass(frozen=True, eq=False)
 class RandomCase:
-    """A program, a mesh, and the seed of the decisions (or the decisions themselves)."""
+    """A program, a mesh, the seed of the decisions (or the decisions themselves), and what layouts are asked for, if any."""
 
     program: RandomProgram
     mesh: str
     seed: int
     actions: tuple[Action, ...] | None = None
+    asked: Asked | None = None
 
     def __repr__(self) -> str:
         actions = "".join(f"\n#   {action!r}" for action in self.actions or ())
-        return f"{self.program!r}\n# on {self.mesh}, actions of seed {self.seed}{actions}"
+        asked = f"\n# {self.asked}" if self.asked is not None else ""
+        return f"{self.program!r}\n# on {self.mesh}, actions of seed {self.seed}{actions}{asked}"
 
 
 def random_case(random: Random) -> RandomCase:
     """A program, a mesh and decisions, all of one source of randomness."""
     program = random_program(random, OPS)
     return RandomCase(program, random.choice(sorted(MESHES)), random.getrandbits(32))
+
+
+def asking_case(random: Random) -> RandomCase:
+    """A case in which layouts are asked for: of arguments, of results, and by constraints in the program."""
+    case = random_case(random)
+    sizes = dict(Mesh.of(mesh_of(case.mesh)).axes)
+    program = with_constraints(random, case.program, sizes)
+    return replace(case, program=program, asked=draw_asked(random, program, sizes))
+
+
+def traced_of(case: RandomCase) -> tuple[partir.Traced, list[Any]]:
+    """The program imported for its mesh with what is asked for, and its arguments, some perhaps on the mesh already."""
+    mesh, args = mesh_of(case.mesh), list(case.program.arguments.values())
+    if case.asked is None:
+        return partir.jit(case.program.fun, mesh=mesh).trace(*args), args
+    results = jax.tree.structure(jax.eval_shape(case.program.fun, *args))
+    args = case.asked.placed(args, mesh)
+    shardings = {
+        "in_shardings": case.asked.in_shardings(),
+        "out_shardings": jax.tree.unflatten(results, case.asked.results),
+    }
+    with constrained():
+        return partir.jit(case.program.fun, mesh=mesh, schedule=[], **shardings).trace(*args), args
 
 
 def check(case: RandomCase, *, core: bool = False) -> partir.Partitioned:
@@ -50,15 +76,16 @@ def check(case: RandomCase, *, core: bool = False) -> partir.Partitioned:
     """
     said: list[Any] = [case]
     try:
-        args = list(case.program.arguments.values())
-        traced = partir.jit(case.program.fun, mesh=mesh_of(case.mesh)).trace(*args)
-        start = Assignment(traced.structure, Mesh.of(traced.mesh))
+        traced, args = traced_of(case)
+        start = traced.partition([]).assignment if case.asked else Assignment(traced.structure, Mesh.of(traced.mesh))
         actions = case.actions
         if actions is None:
             actions = tuple(draw_actions(np.random.default_rng(case.seed), start))
             said[0] = replace(case, actions=actions)
-        part = partitioned(traced, actions)
-        expected = jax.jit(case.program.fun)(*args)
+        part = partitioned(traced, (*start.actions, *actions))
+        if case.asked is not None:
+            assert_as_asked(part, case.asked)
+        expected = jax.jit(case.program.fun)(*case.program.arguments.values())
         results = part(*args)
         assert_same(results, expected)
         assert_devices_agree(results)
@@ -71,6 +98,18 @@ def check(case: RandomCase, *, core: bool = False) -> partir.Partitioned:
         error.add_note(repr(said[0]))
         raise
     return part
+
+
+def assert_as_asked(part: partir.Partitioned, asked: Asked) -> None:
+    """Every argument and result lies as it was asked for."""
+    ends = (
+        (asked.arguments, part.program.signature.arguments, part.in_specs),
+        (asked.results, part.program.signature.results, part.out_specs),
+    )
+    for wishes, leaves, specs in ends:
+        flat = jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, jax.P))
+        for wish, leaf, spec in zip(wishes, leaves, flat, strict=False):
+            assert_laid(wish, spec, len(leaf.shape), leaf.name)
 
 
 def assert_devices_agree(results: Any) -> None:
@@ -109,7 +148,7 @@ def _failure(case: RandomCase, core: bool) -> str | None:
 
 
 def _drawn(case: RandomCase) -> tuple[Action, ...]:
-    traced = partir.jit(case.program.fun, mesh=mesh_of(case.mesh)).trace(*case.program.arguments.values())
+    traced, _ = traced_of(case)
     return tuple(draw_actions(np.random.default_rng(case.seed), Assignment(traced.structure, Mesh.of(traced.mesh))))
 
 
@@ -130,14 +169,26 @@ def _smaller(case: RandomCase) -> Iterator[RandomCase]:
         yield replace(case, program=_pruned(replace(program, results=(result,))))
     for number in reversed(range(len(program.lines))):
         yield replace(case, program=_without(program, number))
+    if case.asked is not None:
+        yield from _asking_less(case, case.asked)
     for number in range(len(case.actions or ())):
         assert case.actions is not None
         yield replace(case, actions=case.actions[:number] + case.actions[number + 1 :])
 
 
+def _asking_less(case: RandomCase, asked: Asked) -> Iterator[RandomCase]:
+    for field in ("arguments", "results"):
+        wishes = getattr(asked, field)
+        for number, wish in enumerate(wishes):
+            if wish is not None:
+                kept = asked.committed - {number} if field == "arguments" else asked.committed
+                fewer = (*wishes[:number], None, *wishes[number + 1 :])
+                yield replace(case, asked=replace(asked, committed=kept, **{field: fewer}))
+
+
 def _without(program: RandomProgram, number: int) -> RandomProgram:
     """Without a line: what it makes is an argument, with the same numbers; what it read is a result."""
-    scope: dict[str, Any] = NAMES | program.arguments
+    scope: dict[str, Any] = NAMES | {name: jax.numpy.asarray(x) for name, x in program.arguments.items()}
     for text, _ in program.lines[: number + 1]:
         exec(text, scope)
     made = program.lines[number][1]

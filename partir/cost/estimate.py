@@ -27,10 +27,11 @@ from partir.cost.timeline import step_seconds
 from partir.mesh import Mesh
 from partir.program import origin_of
 from partir.sharding.actions import Action, Addresses
-from partir.sharding.assignment import NEVER, Assignment, Structure
+from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.atoms import Atoms
 from partir.sharding.plan import Plan, Settlement
 from partir.sharding.spread import FactorAxes
+from partir.sharding.structure import Structure
 from partir.sharding.tables import Tables
 
 COPIED_TWICE = 4
@@ -464,12 +465,15 @@ def _cut_by(assignment: Assignment, value: int, axis: str) -> Action | None:
     tables, atoms, classes = assignment.structure.tables, assignment.structure.atoms, assignment.classes
     if value >= tables.argument_count:
         return _made_by(assignment, tables.producer[value], axis, summed=False)
+    for dim, axes in assignment.pinned.get(value, {}).items():
+        if axis in axes:
+            return assignment.actions[assignment.pins[value, dim]]
     first, count = atoms.start[value], atoms.count_of(value)
     own = [int(c) for c in classes.of_node[first : first + count]]
-    best = min(own, key=lambda c: int(assignment.claims.order[axis][c]), default=-1)
+    best = min(own, key=lambda c: int(assignment.reach.order[axis][c]), default=-1)
     return _claim(assignment, best, axis)
 
 
 def _claim(assignment: Assignment, class_: int, axis: str) -> Action | None:
-    order = int(assignment.claims.order[axis][class_]) if class_ >= 0 else NEVER
-    return assignment.actions[order] if order != NEVER else None
+    order = int(assignment.reach.order[axis][class_]) if class_ >= 0 else NEVER
+    return assignment.actions[order] if order < len(assignment.actions) else None

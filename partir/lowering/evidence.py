@@ -14,11 +14,11 @@ from partir.lowering import boundary
 from partir.lowering.nest import Cut, nest_of
 from partir.lowering.strip import Seen, Stripped, where_of
 from partir.mesh import Mesh
-from partir.sharding.assignment import Structure
 from partir.sharding.atoms import OpShape
 from partir.sharding.classes import Classes
 from partir.sharding.layout import Axes
 from partir.sharding.rule import shape_of
+from partir.sharding.structure import Structure
 from partir.sharding.tables import OpRow
 
 Claim = tuple[int, str]

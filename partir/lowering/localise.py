@@ -6,7 +6,9 @@ does): the caller hands in how to get a coordinate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, TensorType, i32, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -18,11 +20,22 @@ from partir.dialect.sdy import ManualComputationOp, OpShardingRuleAttr, ReturnOp
 from partir.dialect.stablehlo import OPS
 from partir.dialect.stablehlo_attributes import ConvDimensionNumbersAttr
 from partir.lowering.writer import Writer
-from partir.sharding.layout import Axes, Layout, axes_of
+from partir.sharding.layout import Axes, DimLayout, Layout, axes_of
 from partir.sharding.rule import shape_of
 
-Coordinate = Callable[[Axes], SSAValue]
-"""Gives the linear coordinate along axes (major first; `ALL_AXES` for every axis of the mesh) as a scalar tensor<i32>."""
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Where a device is: `coordinate` gives its linear coordinate along axes (major first; `ALL_AXES` for every axis of the
+    mesh) as a scalar tensor<i32>, `sizes` the devices along each axis."""
+
+    coordinate: Callable[[Axes], SSAValue]
+    sizes: Mapping[str, int]
+
+    def devices(self, axes: Axes) -> int:
+        """How many devices there are along axes."""
+        return math.prod(self.sizes[axis] for axis in axes)
+
 
 ALL_AXES: Axes = ()
 
@@ -42,23 +55,22 @@ def localise(
     operands: Sequence[SSAValue],
     layouts: Sequence[Layout],
     results: Sequence[Shape],
-    coordinate: Coordinate,
+    where: Coordinates,
     captured: dict[SSAValue, SSAValue],
 ) -> list[SSAValue]:
     """Write `op` on local operands; `layouts` are the operands' layouts, `results` the local shapes of its results."""
-    if isinstance(op, GatherOp) and (axes := _axes_of_rows(op, layouts)):
-        return [_gather(writer, op, operands, results[0], coordinate(axes))]
-    if isinstance(op, ScatterOp) and (axes := _axes_of_rows(op, layouts)):
-        operands = _scatter_indices(writer, op, operands, coordinate(axes))
+    if isinstance(op, GatherOp) and (rows := _cut_rows(op, layouts)):
+        return [_gather(writer, op, operands, results[0], rows, where)]
+    if isinstance(op, ScatterOp) and (rows := _cut_rows(op, layouts)):
+        operands = _scatter_indices(writer, op, operands, rows, where)
     if op.name in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"):
         picked = _picked_dim(op, layouts[0])
         if picked is not None:
-            index = coordinate(axes_of((layouts[0][picked],)))
-            return [_at_owner(writer, op, operands, results[0], picked, index)]
+            return [_at_owner(writer, op, operands, results[0], picked, layouts[0][picked], where)]
     if isinstance(op, ManualComputationOp):
         return _inlined(writer, op, operands)
     if happens_once(op):
-        return _on_one_device(writer, op, operands, coordinate)
+        return _on_one_device(writer, op, operands, where)
     properties = _properties(op, operands)
     types: list[Attribute] = [
         r.type if shape_of(r.type) == shape else writer.typed(r.type, shape)
@@ -157,13 +169,10 @@ def _row_dim(op: GatherOp | ScatterOp) -> int | None:
     return dims.data[0].value.data if len(dims) == 1 else None
 
 
-def _axes_of_rows(op: GatherOp | ScatterOp, layouts: Sequence[Layout]) -> Axes:
-    """The axes over which the picked rows are cut."""
+def _cut_rows(op: GatherOp | ScatterOp, layouts: Sequence[Layout]) -> DimLayout | None:
+    """How the rows that an op picks by index are cut; None where they are whole."""
     dim = _row_dim(op)
-    if dim is None or not axes_of((layouts[0][dim],)):
-        return ()
-    (segment,) = layouts[0][dim]
-    return segment[1]
+    return layouts[0][dim] if dim is not None and axes_of((layouts[0][dim],)) else None
 
 
 def _signed(writer: Writer, indices: SSAValue) -> SSAValue:
@@ -174,16 +183,71 @@ def _signed(writer: Writer, indices: SSAValue) -> SSAValue:
     return writer.convert(indices, i64 if element.width.data >= 32 and element != i32 else i32)
 
 
-def _own_rows(writer: Writer, indices: SSAValue, rows: int, coordinate: SSAValue, *, clamp_to: int | None) -> SSAValue:
-    """Row numbers counted from this device's first row (negative or too large for rows of others)."""
-    indices = _signed(writer, indices)
-    if clamp_to is not None:
-        low, high = writer.number(0, indices.type), writer.number(clamp_to, indices.type)
-        indices = writer.binary("minimum", writer.binary("maximum", indices, low), high)
-    assert isinstance(indices.type, TensorType)
-    first = writer.convert(coordinate, indices.type.element_type)
-    first = writer.binary("multiply", first, writer.number(rows, first.type))
-    return writer.binary("subtract", indices, writer.broadcast(first, (), shape_of(indices.type)))
+@dataclass(frozen=True)
+class _Digit:
+    """A row's place along one segment of a cut dim, counted from what this device has of it: `size` places, from 0; out of this
+    range it is another device's. `is_cut`: whether there are others."""
+
+    place: SSAValue
+    size: int
+    is_cut: bool
+
+
+def _digits(writer: Writer, indices: SSAValue, rows: DimLayout, where: Coordinates) -> list[_Digit]:
+    """The places of rows along the segments of a dim that is cut as `rows`, minor first. A dim that is cut in one block has one
+    segment; else there are blocks, of each of which a device has a part.
+
+    before   row 21 of 32, cut as [4, 8 over "d"], on the second of 2 devices, which has rows 4 to 7 of each block
+    after    21 = 2 * 8 + 5: places 5 - 4 = 1 (of 4) and 2 (of 4), so it is row 2 * 4 + 1 = 9 here
+    """
+    found: list[_Digit] = []
+    left = indices
+    for number, (size, axes) in reversed(list(enumerate(rows))):
+        here = size // where.devices(axes)
+        place = left
+        if number:
+            full = writer.number(size, left.type)
+            place, left = writer.binary("remainder", left, full), writer.binary("divide", left, full)
+        if axes:
+            assert isinstance(place.type, TensorType)
+            first = writer.convert(where.coordinate(axes), place.type.element_type)
+            first = writer.binary("multiply", first, writer.number(here, first.type))
+            place = writer.binary("subtract", place, writer.broadcast(first, (), shape_of(place.type)))
+        found.append(_Digit(place, here, bool(axes)))
+    return found
+
+
+def _local_row(writer: Writer, digits: Sequence[_Digit]) -> SSAValue:
+    """What this device calls a row, from its places."""
+    row, minor = digits[0].place, digits[0].size
+    for digit in digits[1:]:
+        row = writer.binary("add", row, writer.binary("multiply", digit.place, writer.number(minor, digit.place.type)))
+        minor *= digit.size
+    return row
+
+
+def _is_mine(writer: Writer, digits: Sequence[_Digit]) -> SSAValue:
+    """Whether this device has a row."""
+    (mine, *others) = [_is_within(writer, digit.place, digit.size) for digit in digits if digit.is_cut]
+    for other in others:
+        mine = writer.binary("and", mine, other)
+    return mine
+
+
+def _is_within(writer: Writer, index: SSAValue, size: int) -> SSAValue:
+    """Whether 0 <= index < size."""
+    zero, last = writer.number(0, index.type), writer.number(size - 1, index.type)
+    low, high = (
+        writer.compare(ComparisonDirection.GE, index, zero),
+        writer.compare(ComparisonDirection.LE, index, last),
+    )
+    return writer.binary("and", low, high)
+
+
+def _clamped(writer: Writer, indices: SSAValue, last: int) -> SSAValue:
+    """Indices from 0 to `last`, in a signed type."""
+    low, high = writer.number(0, indices.type), writer.number(last, indices.type)
+    return writer.binary("minimum", writer.binary("maximum", indices, low), high)
 
 
 def _gather(
@@ -191,23 +255,20 @@ def _gather(
     op: GatherOp,
     operands: Sequence[SSAValue],
     result: Shape,
-    coordinate: SSAValue,
+    cut: DimLayout,
+    where: Coordinates,
 ) -> SSAValue:
     """Rows picked out of a cut table: each device picks those it has, and zeros for the others; their sum is the result.
 
     before   %y = gather %table, %i
-    after    %own = %i - coordinate * rows ; %y = select(0 <= %own < rows, gather %table_local, clamp(%own), 0)   : pending add
+    after    %own = %i - coordinate * rows ; %y = select(0 <= %own < rows, gather %table_local, clamp(%own), 0)   : unreduced
     """
     dim = _row_dim(op)
     assert dim is not None
     table, indices = operands
     rows, all_rows = shape_of(table.type)[dim], shape_of(op.operands[0].type)[dim]
-    own = _own_rows(writer, indices, rows, coordinate, clamp_to=all_rows - 1)
-    zero, last = writer.number(0, own.type), writer.number(rows - 1, own.type)
-    mine = writer.binary(
-        "and", writer.compare(ComparisonDirection.GE, own, zero), writer.compare(ComparisonDirection.LE, own, last)
-    )
-    own = writer.binary("minimum", writer.binary("maximum", own, zero), last)
+    digits = _digits(writer, _clamped(writer, _signed(writer, indices), all_rows - 1), cut, where)
+    mine, own = _is_mine(writer, digits), _clamped(writer, _local_row(writer, digits), rows - 1)
     properties = _properties(op, operands)
     picked = type(op).create(
         operands=[table, own],
@@ -225,7 +286,9 @@ def _gather(
     return writer.select(mine, picked.results[0], writer.zeros(picked.results[0].type))
 
 
-def _scatter_indices(writer: Writer, op: ScatterOp, operands: Sequence[SSAValue], coordinate: SSAValue) -> list[SSAValue]:
+def _scatter_indices(
+    writer: Writer, op: ScatterOp, operands: Sequence[SSAValue], cut: DimLayout, where: Coordinates
+) -> list[SSAValue]:
     """Updates of rows of a cut table: each device takes those of its own rows; the others point out of range and are dropped.
 
     before   %y = scatter %table, %i, %u
@@ -234,8 +297,13 @@ def _scatter_indices(writer: Writer, op: ScatterOp, operands: Sequence[SSAValue]
     dim = _row_dim(op)
     assert dim is not None
     count = len(op.results)
-    rows = shape_of(operands[0].type)[dim]
-    own = _own_rows(writer, operands[count], rows, coordinate, clamp_to=None)
+    rows, all_rows = shape_of(operands[0].type)[dim], shape_of(op.operands[0].type)[dim]
+    indices = _signed(writer, operands[count])
+    digits = _digits(writer, indices, cut, where)
+    own = _local_row(writer, digits)
+    if len(cut) > 1:  # in one block, what is out of range of the table is out of range of every part of it
+        mine = writer.binary("and", _is_mine(writer, digits), _is_within(writer, indices, all_rows))
+        own = writer.select(mine, own, writer.number(rows, own.type))
     return [*operands[:count], own, *operands[count + 1 :]]
 
 
@@ -247,7 +315,13 @@ def _picked_dim(op: Operation, layout: Layout) -> int | None:
 
 
 def _at_owner(
-    writer: Writer, op: Operation, operands: Sequence[SSAValue], result: Shape, dim: int, coordinate: SSAValue
+    writer: Writer,
+    op: Operation,
+    operands: Sequence[SSAValue],
+    result: Shape,
+    dim: int,
+    cut: DimLayout,
+    where: Coordinates,
 ) -> SSAValue:
     """One row of a cut dim at a running index: its owner reads or writes it.
 
@@ -255,17 +329,13 @@ def _at_owner(
     after    %own = %i - coordinate * rows              %own = %i - coordinate * rows
              %y = select(0 <= %own < rows,              %y = select(0 <= %own < rows,
                   dynamic_slice %x, %own, 0)                 dynamic_update_slice %x, %u, %own, %x)
-             : pending add
+             : unreduced
     """
     reads = op.name == "stablehlo.dynamic_slice"
     first = 1 if reads else 2
     rows, all_rows = shape_of(operands[0].type)[dim], shape_of(op.operands[0].type)[dim]
-    own = _own_rows(writer, operands[first + dim], rows, coordinate, clamp_to=all_rows - 1)
-    zero, last = writer.number(0, own.type), writer.number(rows - 1, own.type)
-    mine = writer.binary(
-        "and", writer.compare(ComparisonDirection.GE, own, zero), writer.compare(ComparisonDirection.LE, own, last)
-    )
-    own = writer.binary("minimum", writer.binary("maximum", own, zero), last)
+    digits = _digits(writer, _clamped(writer, _signed(writer, operands[first + dim]), all_rows - 1), cut, where)
+    mine, own = _is_mine(writer, digits), _clamped(writer, _local_row(writer, digits), rows - 1)
     assert isinstance(own.type, TensorType)
     scalars = [own if d == dim else writer.convert(v, own.type.element_type) for d, v in enumerate(operands[first:])]
     made = type(op).create(
@@ -291,14 +361,14 @@ def _inlined(writer: Writer, op: ManualComputationOp, operands: Sequence[SSAValu
     raise AssertionError("a shard_map body ends with sdy.return")
 
 
-def _on_one_device(writer: Writer, op: Operation, operands: Sequence[SSAValue], coordinate: Coordinate) -> list[SSAValue]:
+def _on_one_device(writer: Writer, op: Operation, operands: Sequence[SSAValue], where: Coordinates) -> list[SSAValue]:
     """What must happen once (a host callback with an effect): on the first device; the others have zeros, and the sum is what
     it returned.
 
     before   %r = custom_call @callback(%x)
     after    %r = case (coordinate == 0) { return zeros } { return custom_call @callback(%x) }   : pending over all axes
     """
-    first = writer.compare(ComparisonDirection.EQ, coordinate(ALL_AXES), writer.number(0, TensorType(i32, ())))
+    first = writer.compare(ComparisonDirection.EQ, where.coordinate(ALL_AXES), writer.number(0, TensorType(i32, ())))
     branch = writer.convert(first, i32)
     types = [r.type for r in op.results]
     idle, active = Writer(Block()), Writer(Block())

@@ -17,7 +17,7 @@ from partir.dialect.core import INDEX, SCALAR_I32, CoordinateOp, LoopOp, SliceOp
 from partir.dialect.sdy import OpShardingRuleAttr
 from partir.lowering import boundary
 from partir.lowering.copier import Copier
-from partir.lowering.localise import localise, mask
+from partir.lowering.localise import Coordinates, localise, mask
 from partir.lowering.nest import Level, Nest, Nests
 from partir.lowering.writer import Writer, uncollected
 from partir.sharding.layout import Axes
@@ -78,12 +78,12 @@ class _Materialiser:
         for level in nest.levels:
             blocks.append(self.enter(level, operands))
         innermost = self.writer.block = blocks[-1]
-        coordinate = self.coordinate_in(nest, blocks)
+        where = Coordinates(self.coordinate_in(nest, blocks), self.by_axis)
         for m in plan.masks if isinstance(op, ScatterOp) else ():
             neutral = 0 if m.kind == "add" else 1
-            operands[m.slot] = mask(self.writer, operands[m.slot], coordinate(m.axes), neutral)
+            operands[m.slot] = mask(self.writer, operands[m.slot], where.coordinate(m.axes), neutral)
         captured = {v: self.values[v] for v in _outer_values(op) if v in self.values} if op.regions else {}
-        results = localise(self.writer, op, operands, plan.operands, nest.inner, coordinate, captured)
+        results = localise(self.writer, op, operands, plan.operands, nest.inner, where, captured)
         attributes: dict[str, Attribute] = {}
         if (rule := op.attributes.get(OpShardingRuleAttr.KEY)) is not None:
             attributes[OpShardingRuleAttr.KEY] = rule

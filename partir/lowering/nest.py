@@ -109,7 +109,7 @@ class Nests:
         if len(cuts) < 2:
             return cuts
         first = self.atoms.factor_start[position] - self.atoms.atom_count
-        class_of, order = self.assignment.classes.of_factor, self.assignment.claims.order
+        class_of, order = self.assignment.classes.of_factor, self.assignment.reach.order
         return tuple(sorted(cuts, key=lambda cut: int(order[cut[0]][class_of[first + cut[1]]])))
 
 

@@ -25,10 +25,11 @@ from partir.lowering.precedence import Contest, in_order, preferences
 from partir.lowering.strip import strip
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action, Cut, GatherOnce, Prefer, Replicate, Tile
-from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.assignment import Assignment
 from partir.sharding.classes import Classes
 from partir.sharding.layout import Axes, Layout, spec_of
 from partir.sharding.plan import Plan
+from partir.sharding.structure import Structure
 
 Order = tuple[Claim, Claim]
 """The first claim came before the second."""

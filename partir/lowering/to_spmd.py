@@ -23,7 +23,7 @@ from partir.dialect.spmd import (
 )
 from partir.dialect.stablehlo import OPS
 from partir.lowering.free import Remaker
-from partir.lowering.localise import attributes_of, localise, mask
+from partir.lowering.localise import Coordinates, attributes_of, localise, mask
 from partir.lowering.ties import small_tie
 from partir.lowering.writer import Writer, uncollected
 from partir.sharding.layout import Axes, Layout, local_shape, spec_of, whole
@@ -66,6 +66,7 @@ class _Lowering:
         self.moved: dict[int, SSAValue] = {}
         self.instead: dict[tuple[int, int], SSAValue] = {}
         self.coordinates: dict[Axes, SSAValue] = {}
+        self.where = Coordinates(self.coordinate, self.by_axis)
         self.released: dict[int, SSAValue] = {}
         self.ahead = self.gathered_ahead()
 
@@ -181,7 +182,7 @@ class _Lowering:
         else:
             shapes = [local_shape(layout, self.sizes) for layout in row_plan.results]
             captured = self.captured(position, row) if row.op.regions else {}
-            results = localise(self.writer, row.op, operands, row_plan.operands, shapes, self.coordinate, captured)
+            results = localise(self.writer, row.op, operands, row_plan.operands, shapes, self.where, captured)
         for value, result in zip(row.results, results, strict=True):
             settlement = self.plan.settlements.get(value)
             if settlement is not None:

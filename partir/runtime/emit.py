@@ -148,7 +148,7 @@ class _Emitter:
             operands = [values[v] for v in op.operands]
             if name == "stablehlo.fft":
                 operands = [self.row_major(operands[0], location)]
-            if name in ("stablehlo.dynamic_slice", "stablehlo.gather"):
+            if name in ("stablehlo.dynamic_slice", "stablehlo.gather", "stablehlo.scatter"):
                 with location:
                     operands = in_range(op, operands)
             new = ir.Operation.create(

@@ -1,7 +1,9 @@
 """Where slices and windows start at run time, clamped as the op itself would clamp.
 
 XLA makes one slice of a slice at a running place and of the one that takes a device's part of it, and leaves out the first
-one's clamp (seen with jaxlib 0.10.2, on CPU). A start that is in range already has nothing to lose.
+one's clamp (seen with jaxlib 0.10.2, on CPU). A start that is in range already has nothing to lose. A scatter that places one
+window, XLA writes as such a slice, its sum and an update, and relies on the clamp where the window is out of range and nothing
+is to be placed: what it slices must not be a slice itself.
 """
 
 from __future__ import annotations
@@ -13,16 +15,22 @@ import numpy as np
 from jax.extend.mlir import ir as bindings
 from jax.extend.mlir.dialects import stablehlo as hlo
 from xdsl.ir import Operation, SSAValue
-from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp
+from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
 from partir.dialect.constants import dtype_of
+from partir.dialect.kinds import LAYOUT
 from partir.sharding.rule import shape_of
 
 ir: Any = bindings
 
 
 def in_range(op: Operation, operands: Sequence[Any]) -> list[Any]:
-    """The operands of an op to be written, its running starts clamped where a part of its window can be cut off later."""
+    """The operands of an op to be written, its running starts clamped where a part of its window can be cut off later, and
+    held apart from slices where it is a scatter."""
+    if isinstance(op, ScatterOp):
+        count = len(op.results)
+        apart = [_is_slice(value) for value in op.operands[:count]]
+        return [hlo.OptimizationBarrierOp([x]).results[0] if k < count and apart[k] else x for k, x in enumerate(operands)]
     if op.name == "stablehlo.dynamic_slice":
         bounds = zip(op.operands[1:], shape_of(op.operands[0].type), shape_of(op.results[0].type), strict=True)
         starts = [
@@ -40,6 +48,13 @@ def in_range(op: Operation, operands: Sequence[Any]) -> list[Any]:
             along = [len(dims) if d == vector else 1 for d in range(len(where))]
             return [operands[0], _clamped(op.operands[1], operands[1], highest.reshape(along))]
     return list(operands)
+
+
+def _is_slice(value: SSAValue) -> bool:
+    """Whether a value is a part taken at a running place, perhaps reshaped."""
+    while isinstance(value.owner, Operation) and value.owner.name in LAYOUT:
+        value = value.owner.operands[0]
+    return isinstance(value.owner, Operation) and value.owner.name in ("stablehlo.dynamic_slice", "spmd.all_slice")
 
 
 def _is_constant(value: SSAValue) -> bool:

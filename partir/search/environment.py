@@ -195,8 +195,7 @@ class Environment:
 
     def assignment(self, state: State) -> Assignment:
         """The whole program's assignment after the start and a state."""
-        start = self.start
-        return Assignment(start.structure, start.mesh, start.actions + _actions(state), start.outputs)
+        return replace(self.start, actions=self.start.actions + _actions(state))
 
     def _decided(self, state: State) -> Assignment:
         """The assignment that is planned: on the parts where they stand for the whole."""

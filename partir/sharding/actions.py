@@ -1,4 +1,4 @@
-"""The one vocabulary of tactics, search, logs and saved strategies: five small decisions with stable addresses.
+"""The one vocabulary of tactics, search, logs and saved strategies: six small decisions with stable addresses.
 
 A value is addressed by its argument path (`params/mlp/w`), by its tag (`#residual.0`), else by phase, scope, op and ordinal
 (`@forward:layer_0/attention-block/dot_general.2`), so that an address outlives the import it was made on.
@@ -37,6 +37,21 @@ class Replicate:
 
 
 @dataclass(frozen=True)
+class Pin:
+    """A dim of an argument lies at the boundary over exactly these axes, major first and separated by commas ("" for none),
+    whatever the ops want: what they want otherwise is a reshard of the plan. It claims nothing; a `Tile` does."""
+
+    value: str
+    dim: int
+    axes: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The axes, major first."""
+        return tuple(self.axes.split(",")) if self.axes else ()
+
+
+@dataclass(frozen=True)
 class Prefer:
     """At the ops of a scope where the class of (value, dim) meets another that wants the axis, let this class have it."""
 
@@ -62,10 +77,11 @@ class GatherOnce:
     value: str
 
 
-Action = Tile | Replicate | Prefer | Cut | GatherOnce
+Action = Tile | Replicate | Pin | Prefer | Cut | GatherOnce
 KINDS: Mapping[str, type[Action]] = {
     "tile": Tile,
     "replicate": Replicate,
+    "pin": Pin,
     "prefer": Prefer,
     "cut": Cut,
     "gather_once": GatherOnce,

@@ -8,70 +8,25 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from partir.collector import paused
 from partir.errors import TilingError, word
 from partir.mesh import Mesh
-from partir.program import Program
-from partir.sharding import atoms as atoms_
-from partir.sharding import classes as classes_
-from partir.sharding import constraints, groups
-from partir.sharding import tables as tables_
-from partir.sharding.actions import Action, Addresses, Cut, GatherOnce, Prefer, Replicate, Tile
-from partir.sharding.atoms import Atoms
+from partir.sharding import groups
+from partir.sharding.actions import Action, Cut, GatherOnce, Pin, Prefer, Replicate, Tile
+from partir.sharding.atoms import Join, dealt
 from partir.sharding.classes import Classes, IntArray
 from partir.sharding.constraints import Wishes
 from partir.sharding.groups import Group
-from partir.sharding.tables import Tables
+from partir.sharding.structure import Structure
 
 NEVER = np.iinfo(np.int64).max
 
-
-@dataclass(eq=False)
-class Structure:
-    """What is known of a program before any decision: tables, atoms, classes, addresses. Built once, shared by all."""
-
-    program: Program
-    tables: Tables
-    atoms: Atoms
-    addresses: Addresses
-    _classes: dict[frozenset[tuple[int, int]], Classes] = field(default_factory=dict[frozenset[tuple[int, int]], Classes])
-    _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
-    _memos: dict[tuple[Mesh, str], dict[Any, Any]] = field(default_factory=dict[tuple[Mesh, str], dict[Any, Any]])
-
-    @classmethod
-    @paused()
-    def of(cls, program: Program) -> Structure:
-        """Read a program, and find its atoms, classes and addresses."""
-        tables = tables_.build(program)
-        structure = cls(program, tables, atoms_.build(tables), Addresses(tables))
-        structure.classes()
-        return structure
-
-    def classes(self, cuts: frozenset[tuple[int, int]] = frozenset()) -> Classes:
-        if cuts not in self._classes:
-            self._classes[cuts] = classes_.build(self.tables, self.atoms, cuts)
-        return self._classes[cuts]
-
-    def memo(self, mesh: Mesh, name: str) -> dict[Any, Any]:
-        """Answers that planning found for this program on this mesh, whatever was decided; the next plan starts with them."""
-        return self._memos.setdefault((mesh, name), {})
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """The classes that are one decision in repeated layers."""
-        return groups.find(self.classes())
-
-    def wishes(self, mesh: Mesh) -> Wishes:
-        """The user's sharding constraints, read for one mesh."""
-        if mesh not in self._wishes:
-            self._wishes[mesh] = constraints.read(self.tables, self.atoms, self.addresses, mesh)
-        return self._wishes[mesh]
+Fixed = tuple[tuple[str, ...] | None, ...]
+"""The axes of each dim of a result whose layout is fixed; None for a dim that is left open."""
 
 
 @dataclass(frozen=True)
@@ -105,21 +60,26 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Claims:
-    """Per mesh axis: when each class claimed it (NEVER if not), and whether the class divides there."""
+    """Per mesh axis: when each class claimed it (NEVER if not), and whether the class divides there. `joins` are the dims that
+    divide as a whole, though their outermost block does not."""
 
     order: dict[str, IntArray]
     divides: dict[str, IntArray]
     undivided: tuple[Undivided, ...]
+    joins: tuple[Join, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Ordered `actions` on `mesh`, over one program's structure; `outputs` are (result, axes of each dim) that are fixed."""
+    """Ordered `actions` on `mesh`, over one program's structure; `outputs` are (result, axes of each dim) that are fixed.
+
+    `structure` is that of the program with the dims joined that the actions need (`Structure.joined`).
+    """
 
     structure: Structure
     mesh: Mesh
     actions: tuple[Action, ...] = ()
-    outputs: tuple[tuple[int, tuple[tuple[str, ...], ...]], ...] = ()
+    outputs: tuple[tuple[int, Fixed], ...] = ()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Assignment):
@@ -135,15 +95,46 @@ class Assignment:
         """This assignment with further actions. Raises for an address, dim or axis that is not there."""
         for action in actions:
             self._check(action)
-        return Assignment(self.structure, self.mesh, self.actions + actions, self.outputs)
+        after = replace(self, actions=self.actions + actions)
+        if any(isinstance(action, Tile | Pin) and self._has_parts(action) for action in actions):
+            while joins := after.unfit:
+                after = replace(after, structure=after.structure.joined(joins))
+        return after
+
+    def restarted(self, actions: Iterable[Action]) -> Assignment:
+        """These actions in place of all that were taken."""
+        return replace(self, structure=self.structure.unjoined, actions=()).apply(*actions)
 
     def undo(self, count: int = 1) -> Assignment:
         """This assignment without its last `count` actions."""
-        return Assignment(self.structure, self.mesh, self.actions[: max(0, len(self.actions) - count)], self.outputs)
+        return self.restarted(self.actions[: max(0, len(self.actions) - count)])
+
+    def _has_parts(self, action: Tile | Pin) -> bool:
+        """Whether a dim is made of several atoms."""
+        value = self.structure.addresses.find(action.value)
+        return len(self._nodes(value, action.dim)) > 1
+
+    @cached_property
+    def unfit(self) -> frozenset[Join]:
+        """Dims that the actions cut over more devices than they have blocks, though as a whole they divide."""
+        if not self.structure.can_join:
+            return frozenset()
+        found = {*self.claims.joins, *self.structure.wishes(self.mesh).joins}
+        for argument, dims in self.pinned.items():
+            for dim, axes in dims.items():
+                devices = self.mesh.size_of(*axes) if axes else 1
+                sizes = self.structure.atoms.sizes_of[argument][dim]
+                size = self.structure.tables.shapes[argument][dim]
+                if size and size % devices == 0 and dealt(sizes, axes, self.mesh.shape) is None:
+                    found.add((argument, dim, devices))
+        return frozenset(found)
 
     def _check(self, action: Action) -> None:
         value = self.structure.addresses.find(action.value)
-        if not isinstance(action, Cut | GatherOnce):
+        if isinstance(action, Pin):
+            for axis in action.names:
+                self.mesh.check(axis)
+        elif not isinstance(action, Cut | GatherOnce):
             self.mesh.check(action.axis)
         if not isinstance(action, Replicate | GatherOnce):
             self.dim_of(value, action.dim)
@@ -189,14 +180,17 @@ class Assignment:
 
     def class_of(self, value: int, dim: int) -> int | None:
         """The class a `Tile` of this dim means: that of its outermost atom; None for a dim of one element."""
-        tables, atoms = self.structure.tables, self.structure.atoms
-        view = tables.views.get(value)
+        found = self._nodes(value, dim)
+        return int(self.classes.of_node[found[0]]) if found else None
+
+    def _nodes(self, value: int, dim: int) -> range:
+        """The atoms of a dim, major first, of what the value is a view of."""
+        view = self.structure.tables.views.get(value)
         if view is not None:
             value, dim = view.source, view.dims[dim]
             if dim < 0:
-                return None
-        found = atoms.atoms_of(value, dim)
-        return int(self.classes.of_node[found[0]]) if found else None
+                return range(0)
+        return self.structure.atoms.atoms_of(value, dim)
 
     @cached_property
     def scanned(self) -> frozenset[int]:
@@ -211,22 +205,92 @@ class Assignment:
         divides = {axis: np.zeros(classes.count + 1, dtype=np.int64) for axis in self.mesh.names}
         cut: dict[int, int] = {}
         undivided: list[Undivided] = []
+        joins: list[Join] = []
         for position, action in enumerate(self.actions):
+            if isinstance(action, Pin) and (misfit := self._misfit(action)) is not None:
+                undivided.append(misfit)
             if not isinstance(action, Tile):
                 continue
             value = find(action.value)
             dim = self.dim_of(value, action.dim)
-            class_ = self.class_of(value, dim)
-            if class_ is None or not classes.size[class_] or order[action.axis][class_] != NEVER:
+            devices = self.mesh.size_of(action.axis)
+            class_, outer = self._open_class(value, dim, order[action.axis], cut)
+            if class_ is None:
                 continue
             order[action.axis][class_] = position
-            devices = cut.get(class_, 1) * self.mesh.size_of(action.axis)
+            devices *= cut.get(class_, 1)
+            size = self.structure.tables.shapes[value][dim]
             if classes.size[class_] % devices == 0:
                 divides[action.axis][class_] = 1
                 cut[class_] = devices
+            elif size % (outer * devices) == 0 and self.structure.can_join:
+                view = self.structure.tables.views.get(value)
+                joins.append((value, dim, outer * devices) if view is None else (view.source, view.dims[dim], outer * devices))
             else:
                 undivided.append(Undivided(action.value, dim, classes.size[class_], action.axis, devices))
-        return Claims(order, divides, tuple(undivided))
+        return Claims(order, divides, tuple(undivided), tuple(joins))
+
+    def _misfit(self, pin: Pin) -> Undivided | None:
+        """Why a `Pin`, of a strategy for other sizes, cannot hold."""
+        value = self.structure.addresses.find(pin.value)
+        dim = self.dim_of(value, pin.dim)
+        size, devices = self.structure.tables.shapes[value][dim], self.mesh.size_of(*pin.names) if pin.names else 1
+        return Undivided(pin.value, dim, size, pin.axes, devices) if size % devices else None
+
+    def _open_class(self, value: int, dim: int, order: IntArray, cut: dict[int, int]) -> tuple[int | None, int]:
+        """The class that a `Tile` of this dim is to claim, where `order` says who has its axis: that of the outermost atom that
+        is not cut to single elements; and the devices that the atoms outside it are cut over. None where it has the axis."""
+        nodes = self._nodes(value, dim)
+        outer = 1
+        for node in nodes:
+            class_ = int(self.classes.of_node[node])
+            size = self.classes.size[class_]
+            if not size or order[class_] != NEVER:
+                return None, outer
+            if cut.get(class_, 1) < size or node == nodes[-1]:
+                return class_, outer
+            outer *= size
+        return None, outer
+
+    @cached_property
+    def reach(self) -> Claims:
+        """The claims of the actions and what follows from them after all: where an op splits a joined dim, its axes go on to a
+        part of it; and what only a result reaches whose layout is fixed is made as it will leave."""
+        if not self.outputs and not self.structure.joins:
+            return self.claims
+        claims = self.claims
+        order = {axis: own.copy() for axis, own in claims.order.items()}
+        divides = {axis: own.copy() for axis, own in claims.divides.items()}
+        later = replace(claims, order=order, divides=divides)
+        cut: dict[int, int] = {}
+        for axis, own in divides.items():
+            for class_ in np.flatnonzero(own).tolist():
+                cut[class_] = cut.get(class_, 1) * self.mesh.size_of(axis)
+        for (value, dim), places in self.structure.passages.items():
+            source = self.class_of(value, dim)
+            axes = self.axes_of_class(source) if source is not None else ()
+            devices = self.mesh.size_of(*axes) if axes else 1
+            fit = [p for p in places if (c := self.class_of(*p)) is not None and self.classes.size[c] % devices == 0]
+            for axis in axes if fit else ():
+                self._claim_late(later, cut, *fit[0], axis)
+        for result, dims in self.outputs:
+            view = self.structure.tables.outputs[result]
+            for axes, source in zip(dims, view.dims, strict=False) if view is not None else ():
+                for axis in axes or () if source >= 0 else ():
+                    assert view is not None
+                    self._claim_late(later, cut, view.source, source, axis)
+        return later
+
+    def _claim_late(self, claims: Claims, cut: dict[int, int], value: int, dim: int, axis: str) -> None:
+        """Claim the class of a dim after all others, where nobody has it and it divides."""
+        class_, _ = self._open_class(value, dim, claims.order[axis], cut)
+        if class_ is None:
+            return
+        devices = self.mesh.size_of(axis) * cut.get(class_, 1)
+        if self.classes.size[class_] % devices == 0:
+            claims.order[axis][class_] = len(self.actions) + self.mesh.names.index(axis)
+            claims.divides[axis][class_] = 1
+            cut[class_] = devices
 
     def axes_of_class(self, class_: int) -> tuple[str, ...]:
         """The axes a class is cut over, major first."""
@@ -243,20 +307,41 @@ class Assignment:
         rows = np.flatnonzero(counts)
         result: dict[str, IntArray] = {}
         for axis in self.mesh.names:
-            order = self.claims.order[axis][classes.of_factor]
+            order = self.reach.order[axis][classes.of_factor]
             for position, prefer in self._preferred(axis):
                 order[position] = prefer
             winner = np.full(len(starts), -1, dtype=np.int64)
             if len(rows):
                 best = np.minimum.reduceat(order, starts[rows])
                 hit = np.flatnonzero((order == np.repeat(best, counts[rows])) & (order != NEVER))
-                hit = hit[self.claims.divides[axis][classes.of_factor[hit]] == 1]
+                hit = hit[self.reach.divides[axis][classes.of_factor[hit]] == 1]
                 winner[classes.row_of_factor[hit]] = hit
             result[axis] = winner
-        for position, factors in self.structure.wishes(self.mesh).factors.items():
+        wishes = self.structure.wishes(self.mesh)
+        for position, factors in wishes.factors.items():
+            is_open = wishes.open.get(position, ())
             for axis in self.mesh.names:
-                result[axis][position] = starts[position] + factors[axis] if axis in factors else -1
+                if axis in factors:
+                    result[axis][position] = starts[position] + factors[axis]
+                elif int(result[axis][position] - starts[position]) not in is_open:
+                    result[axis][position] = -1
+        self._hold(wishes, starts, result)
         return result
+
+    def _hold(self, wishes: Wishes, starts: IntArray, winners: dict[str, IntArray]) -> None:
+        """Where a constraint still holds, its sub-factors have their axes, and others as far as they still divide."""
+        sizes = self.structure.factor_sizes
+        for axis, (rows, factors) in wishes.held_on.items():
+            winners[axis][rows] = starts[rows] + factors
+        for axis, (rows, factors) in wishes.held_on.items():
+            kept = starts[rows] + factors
+            devices = np.full(len(rows), self.mesh.size_of(axis), dtype=np.int64)
+            held = {other: np.isin(rows, found[0]) for other, found in wishes.held_on.items() if other != axis}
+            for other in sorted(set(self.mesh.names) - {axis}, key=lambda other: other not in held):
+                shares = winners[other][rows] == kept
+                fits = sizes[kept] % (devices * self.mesh.size_of(other)) == 0
+                winners[other][rows[shares & ~fits & ~held.get(other, np.zeros(len(rows), dtype=np.bool_))]] = -1
+                devices[shares & fits] *= self.mesh.size_of(other)
 
     def _preferred(self, axis: str) -> Iterable[tuple[int, int]]:
         """(sub-factor, order) of the sub-factors that a `Prefer` puts before all claims, first match first."""
@@ -266,7 +351,7 @@ class Assignment:
             if not isinstance(action, Prefer) or action.axis != axis:
                 continue
             class_ = self.class_of(find(action.value), action.dim)
-            if class_ is None or not self.claims.divides[axis][class_]:
+            if class_ is None or not self.reach.divides[axis][class_]:
                 continue
             for factor in np.flatnonzero(classes.of_factor == class_).tolist():
                 row = int(classes.row_of_factor[factor])
@@ -276,34 +361,73 @@ class Assignment:
                     yield factor, position - len(self.actions)
 
     @cached_property
+    def pins(self) -> dict[tuple[int, int], int]:
+        """By (argument, dim) the position of its `Pin` among the actions; the first one counts."""
+        found: dict[tuple[int, int], int] = {}
+        for position, action in enumerate(self.actions):
+            if isinstance(action, Pin):
+                value = self.structure.addresses.find(action.value)
+                found.setdefault((value, self.dim_of(value, action.dim)), position)
+        return found
+
+    @cached_property
+    def pinned(self) -> dict[int, dict[int, tuple[str, ...]]]:
+        """By argument and dim, the axes that a `Pin` says."""
+        found: dict[int, dict[int, tuple[str, ...]]] = {}
+        for (value, dim), position in self.pins.items():
+            action = self.actions[position]
+            assert isinstance(action, Pin)
+            found.setdefault(value, {})[dim] = action.names
+        return found
+
+    @cached_property
     def argument_axes(self) -> list[tuple[tuple[str, ...], ...]]:
         """For each argument, per atom in order, the axes it is cut over, major first."""
         atoms, classes, tables = self.structure.atoms, self.classes, self.structure.tables
-        pinned: dict[tuple[int, str], int] = {}
+        kept: dict[tuple[int, str], int] = {}
         for position, action in enumerate(self.actions):
             if isinstance(action, Replicate):
-                pinned.setdefault((self.structure.addresses.find(action.value), action.axis), position)
-        order = {axis: self.claims.order[axis].tolist() for axis in self.mesh.names}
+                kept.setdefault((self.structure.addresses.find(action.value), action.axis), position)
+        order = {axis: self.reach.order[axis].tolist() for axis in self.mesh.names}
         result: list[tuple[tuple[str, ...], ...]] = []
         for argument in range(tables.argument_count):
             first, count = atoms.start[argument], atoms.count_of(argument)
             own = classes.of_node[first : first + count].tolist()
             taken: list[list[str]] = [[] for _ in own]
+            fixed = self._dealt_pins(argument) if argument in self.pinned else {}
+            said = {axis for axes in fixed.values() for axis in axes}
             for axis, claimed in order.items():
-                orders = [claimed[class_] for class_ in own]
+                orders = [NEVER if k in fixed else claimed[class_] for k, class_ in enumerate(own)]
                 earliest = min(orders, default=NEVER)
-                if earliest >= pinned.get((argument, axis), NEVER):
+                if earliest >= kept.get((argument, axis), NEVER) or axis in said:
                     continue
                 best = orders.index(earliest)
-                if self.claims.divides[axis][own[best]]:
+                if self.reach.divides[axis][own[best]]:
                     taken[best].append(axis)
-            result.append(
-                tuple(
-                    tuple(sorted(axes, key=lambda axis: order[axis][class_]) if len(axes) > 1 else axes)
-                    for axes, class_ in zip(taken, own, strict=True)
-                )
-            )
+            axes_of = [
+                tuple(sorted(axes, key=lambda axis: order[axis][class_]) if len(axes) > 1 else axes)
+                for axes, class_ in zip(taken, own, strict=True)
+            ]
+            result.append(tuple(fixed.get(k, axes) for k, axes in enumerate(axes_of)))
         return result
+
+    def lies(self, argument: int, dim: int) -> tuple[str, ...]:
+        """The axes that a dim of an argument is cut over at the boundary, major first."""
+        first = sum(len(sizes) for sizes in self.structure.atoms.sizes_of[argument][:dim])
+        count = len(self.structure.atoms.sizes_of[argument][dim])
+        return tuple(axis for axes in self.argument_axes[argument][first : first + count] for axis in axes)
+
+    def _dealt_pins(self, argument: int) -> dict[int, tuple[str, ...]]:
+        """The axes of each atom (numbered within the argument) of those dims of an argument that are pinned."""
+        found: dict[int, tuple[str, ...]] = {}
+        first = 0
+        for dim, sizes in enumerate(self.structure.atoms.sizes_of[argument]):
+            axes = self.pinned[argument].get(dim)
+            if axes is not None:
+                parts = dealt(sizes, axes, self.mesh.shape)
+                found.update((first + k, own) for k, own in enumerate(parts if parts is not None else [()] * len(sizes)))
+            first += len(sizes)
+        return found
 
     @cached_property
     def conflicts(self) -> list[Conflict]:
@@ -311,7 +435,7 @@ class Assignment:
         classes = self.classes
         found: list[Conflict] = []
         for axis in self.mesh.names:
-            wanted = np.flatnonzero(self.claims.divides[axis][classes.of_factor] == 1)
+            wanted = np.flatnonzero(self.reach.divides[axis][classes.of_factor] == 1)
             by_row: dict[int, list[int]] = {}
             for factor in wanted.tolist():
                 by_row.setdefault(int(classes.row_of_factor[factor]), []).append(factor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partir.sharding.rule import Rule
@@ -16,6 +16,10 @@ from partir.sharding.tables import Tables
 
 Points = tuple[int, ...]
 """Split points of a dim or factor: the minor products, descending. `(64,)` splits 768 into 12 x 64."""
+
+Join = tuple[int, int, int]
+"""(value, dim, devices): that dim is to be cut over so many devices. It, and all that is the same index, is not split into
+fewer blocks than that; an op that does split it so reads it whole."""
 
 
 def atom_sizes(size: int, points: Points) -> tuple[int, ...]:
@@ -30,11 +34,30 @@ def atom_sizes(size: int, points: Points) -> tuple[int, ...]:
     return tuple(edges[i] // edges[i + 1] for i in range(len(edges) - 1))
 
 
+def dealt(sizes: Sequence[int], axes: Sequence[str], by_axis: Mapping[str, int]) -> list[tuple[str, ...]] | None:
+    """The axes of a dim, major first, dealt to its atoms, major first: an atom is cut to single elements before the next one is
+    cut. None where they do not fit so.
+
+    >>> dealt((2, 8), ("a", "b"), {"a": 2, "b": 4}), dealt((2, 8), ("b",), {"b": 4})
+    ([('a',), ('b',)], None)
+    """
+    found: list[tuple[str, ...]] = []
+    left = list(axes)
+    for size in sizes:
+        own: list[str] = []
+        while left and size % math.prod(by_axis[axis] for axis in (*own, left[0])) == 0:
+            own.append(left.pop(0))
+        found.append(tuple(own))
+        if left and math.prod(by_axis[axis] for axis in own) != size:
+            return None
+    return found if all(by_axis[axis] == 1 for axis in left) else None
+
+
 @dataclass(frozen=True, eq=False)
 class OpShape:
     """The rule of one op cut into sub-factors: shared by all ops with the same rule and the same splits.
 
-    `factors[f]` is the size of sub-factor f; `slots[i][d]` lists the sub-factors of dim d of operand i (results follow the
+    `sizes[f]` is the size of sub-factor f; `slots[i][d]` lists the sub-factors of dim d of operand i (results follow the
     operands), major first, or is None where the dim cannot be cut there.
     """
 
@@ -85,9 +108,9 @@ class Atoms:
         raise IndexError(atom)
 
 
-def build(tables: Tables) -> Atoms:
+def build(tables: Tables, joins: Iterable[Join] = ()) -> Atoms:
     """Split every dim into its atoms, then every op's rule to match."""
-    points = _split(tables)
+    points = _split(tables, joins)
     value_start, factor_start = _line_starts(tables)
     sizes_of: list[tuple[tuple[int, ...], ...]] = []
     start: list[int] = []
@@ -136,8 +159,11 @@ def _line_starts(tables: Tables) -> tuple[list[int], list[int]]:
     return value_start, factor_start
 
 
-def _split(tables: Tables) -> dict[int, Points]:
-    """Split points per line, at the fixed point of all rules. Lines without a split are left out."""
+def _split(tables: Tables, joins: Iterable[Join]) -> dict[int, Points]:
+    """Split points per line, at the fixed point of all rules. Lines without a split are left out.
+
+    A split point p of a line of n elements makes n / p blocks; where `joins` cut that line over d devices, d must divide them.
+    """
     value_start, factor_start = _line_starts(tables)
     same: dict[int, list[int]] = defaultdict(list)
     products: dict[int, list[tuple[int, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
@@ -164,8 +190,20 @@ def _split(tables: Tables) -> dict[int, Points]:
                     seeds.append(line)
     points: dict[int, Points] = {}
     queue: deque[int] = deque()
+    whole: dict[int, tuple[int, int]] = {}
+    for value, dim, devices in joins:
+        size, stack = tables.shapes[value][dim], [value_start[value] + dim]
+        while stack:
+            line = stack.pop()
+            known = whole.get(line, (size, 1))[1]
+            if known % devices:
+                whole[line] = size, math.lcm(known, devices)
+                stack += same[line]
 
     def add(line: int, new: Sequence[int]) -> None:
+        if line in whole:
+            size, devices = whole[line]
+            new = [p for p in new if size // p % devices == 0]
         merged = _merge(points.get(line, ()), new)
         if merged != points.get(line, ()):
             points[line] = merged
@@ -210,8 +248,7 @@ def _refine(
         pieces = atom_sizes(size, own[factor])
         parts.append(tuple(range(len(sizes), len(sizes) + len(pieces))))
         sizes += pieces
-        split_rows = factor in rule.indexed and len(pieces) > 1
-        closed += [factor in rule.closed or split_rows] * len(pieces)
+        closed += [factor in rule.closed] * len(pieces)
         reduction += [factor in rule.reduction] * len(pieces)
     refined: list[tuple[tuple[int, ...] | None, ...]] = []
     for slot, dims, shape in zip(slots, (*rule.operands, *rule.results), shapes, strict=True):

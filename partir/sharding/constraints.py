@@ -1,34 +1,63 @@
 """What the user wrote into the program as sharding constraints: first actions in program order, exact at their own op.
 
 A constraint asks for a layout of one value. Each axis it names tiles the class of its dim (so that it flows, as any tile
-does); at the constraint itself the layout is exactly what was written. What cannot be done is said, never dropped.
+does); at the constraint itself the layout is exactly what was written, but for dims it leaves open. It holds on through the
+pointwise ops and reductions that read nothing else of that size, until an op wants otherwise. What cannot be done is said,
+never dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import SSAValue
 
+from partir.dialect.kinds import is_pointwise
 from partir.dialect.sdy import ManualComputationOp, ShardingConstraintOp, TensorShardingAttr
 from partir.errors import ProgramError, word
 from partir.mesh import Mesh
 from partir.sharding.actions import Action, Addresses, Tile
-from partir.sharding.atoms import Atoms
+from partir.sharding.atoms import Atoms, Join, OpShape, dealt
 from partir.sharding.layout import Layout
 from partir.sharding.rule import shape_of
-from partir.sharding.tables import OpRow, Tables
+from partir.sharding.tables import OpRow, Tables, View
+
+IntArray = npt.NDArray[np.int64]
+
+Given = dict[str, int]
+"""By axis, the sub-factor of a row that has it."""
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """`factors[row][axis]` is the sub-factor a constraint gives the axis to; `actions` are its tiles; `refused` its misfits."""
+    """What the constraints of a program ask for.
 
-    factors: dict[int, dict[str, int]]
+    `factors[row]`: the sub-factors that a constraint gives axes to; `open[row]`: those of dims it leaves open. `held[row]`:
+    the same for ops after a constraint, as long as it holds. `actions` are the tiles, `joins` the dims that divide only as a
+    whole, `refused` what cannot be done.
+    """
+
+    factors: dict[int, Given]
+    open: dict[int, frozenset[int]]
+    held: dict[int, Given]
     actions: tuple[Action, ...]
+    joins: frozenset[Join]
     refused: tuple[str, ...]
+
+    @cached_property
+    def held_on(self) -> dict[str, tuple[IntArray, IntArray]]:
+        """By axis, the rows [n] at which a constraint still holds it, and the sub-factors [n] (of the rows) that have it."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for row, given in self.held.items():
+            for axis, factor in given.items():
+                found.setdefault(axis, []).append((row, factor))
+        arrays = {axis: np.array(pairs, dtype=np.int64).T for axis, pairs in found.items()}
+        return {axis: (rows, factors) for axis, (rows, factors) in arrays.items()}
 
 
 def dim_axes(sharding: TensorShardingAttr) -> list[tuple[str, ...]]:
@@ -48,69 +77,124 @@ def strange_axes(op: ShardingConstraintOp | ManualComputationOp) -> list[tuple[i
 
 def read(tables: Tables, atoms: Atoms, addresses: Addresses, mesh: Mesh) -> Wishes:
     """Collect the constraints of a program for one mesh."""
-    factors: dict[int, dict[str, int]] = {}
-    actions: dict[Action, None] = {}
-    refused: list[str] = []
-    for position, row in enumerate(tables.rows):
-        if isinstance(row.op, ManualComputationOp):
-            refused += [
-                f"a constraint inside {addresses.names[row.results[0]]} asks for dim {dim} over {axis}: it stays whole there"
-                for dim, axis in strange_axes(row.op)
-            ]
-        if not isinstance(row.op, ShardingConstraintOp):
-            continue
-        own: dict[str, int] = {}
-        strange = strange_axes(row.op)
-        for dim, axis in strange:
-            refused.append(
-                f"{addresses.names[row.results[0]]} dim {dim} was asked for over {axis}, which no axes of the mesh {mesh!r} "
-                f"cut alike, device by device"
-            )
-        if strange and not any(dim_axes(row.op.sharding)):
-            continue  # nothing that could be done is asked
-        for dim, axes in enumerate(dim_axes(row.op.sharding)):
-            _place(tables, atoms, addresses, mesh, position, row, dim, axes, own, actions, refused)
-        factors[position] = own
-    return Wishes(factors, tuple(actions), tuple(refused))
+    return _Reader(tables, atoms, addresses, mesh).run()
 
 
-def _place(
-    tables: Tables,
-    atoms: Atoms,
-    addresses: Addresses,
-    mesh: Mesh,
-    position: int,
-    row: OpRow,
-    dim: int,
-    axes: tuple[str, ...],
-    own: dict[str, int],
-    actions: dict[Action, None],
-    refused: list[str],
-) -> None:
-    shape = atoms.shapes[position]
-    size = tables.shapes[row.results[0]][dim]
-    pieces = list(shape.slots[shape.operand_count][dim] or ())
-    extents = [shape.sizes[p] for p in pieces]
-    name = addresses.names[row.results[0]]
-    for axis in axes:
-        if axis not in mesh.names:
-            refused.append(f'{name} dim {dim} was asked for over "{axis}", which is not an axis of the mesh {mesh!r}')
-            continue
-        devices = mesh.size_of(axis)
-        while extents and extents[0] == 1:
-            pieces.pop(0)
-            extents.pop(0)
-        if not extents or extents[0] % devices:
-            above = size + -size % devices
-            near = f"{above - devices} or {above}" if above > devices else f"{above}"
-            refused.append(
-                f'{name} dim {dim} ({size}) was asked for over "{axis}" and stays whole: {size} does not divide by '
-                f"{devices} ({size} mod {devices} = {size % devices}); {near} would"
-            )
-            continue
-        extents[0] //= devices
-        own[axis] = pieces[0]
-        actions[Tile(name, dim, axis)] = None
+class _Reader:
+    def __init__(self, tables: Tables, atoms: Atoms, addresses: Addresses, mesh: Mesh) -> None:
+        self.tables, self.atoms, self.addresses, self.mesh = tables, atoms, addresses, mesh
+        self.factors: dict[int, Given] = {}
+        self.open: dict[int, frozenset[int]] = {}
+        self.held: dict[int, Given] = {}
+        self.actions: dict[Action, None] = {}
+        self.joins: set[Join] = set()
+        self.refused: list[str] = []
+        self.lies: dict[int, dict[str, tuple[int, int]]] = {}
+        """By value that lies as a constraint says, the (dim, part) that has each axis."""
+
+    def run(self) -> Wishes:
+        for position, row in enumerate(self.tables.rows):
+            if isinstance(row.op, ShardingConstraintOp | ManualComputationOp):
+                self.strange(row.op, row)
+            if isinstance(row.op, ShardingConstraintOp):
+                self.constraint(position, row, row.op.sharding)
+            elif self.lies:
+                self.hold(position, row)
+        actions = tuple(self.actions)
+        return Wishes(self.factors, self.open, self.held, actions, frozenset(self.joins), tuple(self.refused))
+
+    def strange(self, op: ShardingConstraintOp | ManualComputationOp, row: OpRow) -> None:
+        """Refuse what the import could not say over our axes: those of another mesh, and those that a `shard_map` leaves."""
+        for dim, axis in strange_axes(op):
+            name = self.addresses.names[row.results[0]]
+            if isinstance(op, ShardingConstraintOp):
+                why = f"no axes of the mesh {self.mesh!r} cut alike, device by device"
+                self.refused.append(f"{name} dim {dim} was asked for over {axis}: {why}")
+            else:
+                self.refused.append(f"a constraint inside {name} asks for dim {dim} over {axis}: it stays whole there")
+
+    def constraint(self, position: int, row: OpRow, sharding: TensorShardingAttr) -> None:
+        """Give the axes of each dim to its atoms, as far as they divide."""
+        shape, (result,) = self.atoms.shapes[position], row.results
+        slot = shape.slots[shape.operand_count]
+        own: Given = {}
+        is_open: set[int] = set()
+        for dim, (axes, said) in enumerate(zip(dim_axes(sharding), sharding.dims, strict=True)):
+            pieces = slot[dim] or ()
+            if not said.is_closed and not axes:
+                is_open.update(pieces)
+            known = self.divisible(result, dim, axes)
+            parts = dealt([shape.sizes[p] for p in pieces], known, self.mesh.shape)
+            if parts is None:
+                source = self.tables.views.get(result) or View(result, tuple(range(len(slot))))
+                self.joins.add((source.source, source.dims[dim], self.mesh.size_of(*known)))
+            for piece, given in zip(pieces, parts or (), strict=False):
+                own.update(dict.fromkeys(given, piece))
+            self.actions.update((Tile(self.addresses.names[result], dim, axis), None) for axis in known)
+        self.factors[position] = own
+        if is_open:
+            self.open[position] = frozenset(is_open)
+        self.lay(row, shape, own)
+
+    def divisible(self, value: int, dim: int, axes: Sequence[str]) -> list[str]:
+        """The axes that a dim can be cut over one after the other; the others are refused."""
+        size, name = self.tables.shapes[value][dim], self.addresses.names[value]
+        found: list[str] = []
+        for axis in axes:
+            asked = f'{name} dim {dim} ({size}) was asked for over "{axis}"'
+            if axis not in self.mesh.names:
+                refused = f'{name} dim {dim} was asked for over "{axis}", which is not an axis of the mesh {self.mesh!r}'
+                self.refused.append(refused)
+                continue
+            devices = self.mesh.size_of(*found, axis)
+            if size % devices:
+                above = size + -size % devices
+                near = f"{above - devices} or {above}" if above > devices else f"{above}"
+                self.refused.append(
+                    f"{asked} and stays whole: {size} does not divide by {devices} "
+                    f"({size} mod {devices} = {size % devices}); {near} would"
+                )
+                continue
+            found.append(axis)
+        return found
+
+    def hold(self, position: int, row: OpRow) -> None:
+        """A constraint holds on through an op that reads what it laid, and nothing else of as many dims."""
+        is_plain = row.kind == "follow" or (row.kind == "claim" and (is_pointwise(row.op) or row.op.name == "stablehlo.reduce"))
+        if not is_plain or row.captured:
+            return
+        shape = self.atoms.shapes[position]
+        given: list[Given] = []
+        for slot, view in enumerate(row.operands):
+            if view is None:
+                continue
+            lies = self.lies.get(view.source)
+            if lies is not None:
+                given.append(self.through(shape, slot, view, lies))
+            elif sum(d >= 0 for d in view.dims) == len(row.slot_shapes[slot]) > 0:
+                return
+        if given and all(other == given[0] for other in given) and given[0]:
+            if row.kind == "claim":
+                self.held[position] = given[0]
+            self.lay(row, shape, given[0])
+
+    def through(self, shape: OpShape, slot: int, view: View, lies: dict[str, tuple[int, int]]) -> Given:
+        """The sub-factors that have axes where a row reads what lies so."""
+        found: Given = {}
+        for axis, (dim, part) in lies.items():
+            d = view.dims.index(dim) if dim in view.dims else -1
+            pieces = shape.slots[slot][d] if d >= 0 else None
+            if pieces is not None and part < len(pieces) and not shape.closed[pieces[part]]:
+                found[axis] = pieces[part]
+        return found
+
+    def lay(self, row: OpRow, shape: OpShape, given: Given) -> None:
+        """Note how results lie, if the sub-factors of their row have these axes."""
+        for result, dims in zip(row.results, shape.slots[shape.operand_count :], strict=True):
+            where = {piece: (d, k) for d, pieces in enumerate(dims) for k, piece in enumerate(pieces or ())}
+            lies = {axis: where[factor] for axis, factor in given.items() if factor in where}
+            if lies:
+                self.lies[result] = lies
 
 
 def manual_layouts(op: ManualComputationOp, mesh: Mesh) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:

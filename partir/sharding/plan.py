@@ -18,9 +18,9 @@ from partir.collector import paused
 from partir.dialect.sdy import ManualComputationOp
 from partir.program import Leaf
 from partir.sharding import pending, reshard
-from partir.sharding.assignment import Assignment
+from partir.sharding.assignment import Assignment, Fixed
 from partir.sharding.constraints import manual_layouts
-from partir.sharding.layout import Axes, Layout, expressible, whole
+from partir.sharding.layout import Axes, DimLayout, Layout, expressible, whole
 from partir.sharding.linear import is_one, is_zero, passing
 from partir.sharding.pending import Sums
 from partir.sharding.reshard import Place, Step
@@ -135,6 +135,7 @@ class _Planner:
         self.spread = Spread(assignment)
         self.row_plans: dict[int, RowPlan] = assignment.structure.memo(assignment.mesh, "rows")
         self.once = self._gathered_once()
+        self.fixed = dict(assignment.outputs)
 
     def run(self) -> Plan:
         claimed = self.spread.claimed()
@@ -447,9 +448,9 @@ class _Planner:
             argument = self.tables.program.signature.argument_of_result.get(result)
             view = self.tables.outputs[result]
             assert view is not None
-            fixed = dict(self.assignment.outputs).get(result)
+            fixed = self.fixed.get(result)
             if fixed is not None:
-                dims = [view.dims[d] for d, own in enumerate(fixed) if axis in own and view.dims[d] >= 0]
+                dims = [view.dims[d] for d, own in enumerate(fixed) if axis in (own or ()) and view.dims[d] >= 0]
                 return self.spread.flat(value, dims[0], 0) if dims and self.atoms.sizes_of[value][dims[0]] else None
             if argument is None:
                 return None
@@ -492,17 +493,18 @@ class _Planner:
         without elements is whole: XLA makes it so whatever it is told, and JAX then cannot read it."""
         argument = self.tables.program.signature.argument_of_result.get(result)
         leaf = self.tables.program.signature.results[result]
-        fixed = dict(self.assignment.outputs).get(result)
-        if fixed is not None:
-            wanted = tuple(((size, axes),) for size, axes in zip(leaf.shape, fixed, strict=True))
-        elif argument is not None:
-            wanted = self.plan.arguments[argument]
-        elif view is None or 0 in leaf.shape:
-            wanted = whole(shape_of(self.returned[result].type))
+        fixed = self.fixed.get(result)
+        shape = shape_of(self.returned[result].type)
+        if view is None or 0 in leaf.shape:
+            lies = whole(shape)
         else:
             source = self.layouts[view.source]
-            shape = shape_of(self.returned[result].type)
             lies = tuple(source[d] if d >= 0 else ((shape[i], ()),) for i, d in enumerate(view.dims))
+        if fixed is not None:
+            wanted = _as_fixed(fixed, _sayable(lies, leaf), shape)
+        elif argument is not None:
+            wanted = self.plan.arguments[argument]
+        else:
             wanted = _sayable(lies, leaf)
         if view is not None:
             after = self.spread.source(view, wanted)
@@ -529,6 +531,17 @@ def _sayable(layout: Layout, leaf: Leaf) -> Layout:
     """The part of a layout that a PartitionSpec of this leaf can say. A random key has inner dims that no spec speaks of."""
     said, rank = expressible(layout), len(leaf.shape)
     return said[:rank] + whole([math.prod(size for size, _ in segments) for segments in said[rank:]])
+
+
+def _as_fixed(fixed: Fixed, lies: Layout, shape: Sequence[int]) -> Layout:
+    """The layout of a result whose spec is fixed: open dims lie as they do, as far as their axes are not named elsewhere. The
+    inner dims of a random key, of which no spec speaks, are whole."""
+    named = {axis for axes in fixed for axis in axes or ()}
+    found: list[DimLayout] = []
+    for size, own, segments in zip(shape, (*fixed, *[()] * (len(shape) - len(fixed))), lies, strict=True):
+        is_free = own is None and named.isdisjoint(axis for _, axes in segments for axis in axes)
+        found.append(segments if is_free else ((size, own or ()),))
+    return tuple(found)
 
 
 def _merged(steps: Sequence[Step]) -> tuple[Step, ...]:

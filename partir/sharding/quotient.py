@@ -17,11 +17,12 @@ import numpy as np
 
 from partir.program import Signature
 from partir.sharding.actions import Action, Addresses, GatherOnce, Replicate
-from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import Atoms
 from partir.sharding.classes import IntArray
 from partir.sharding.groups import without_numbers
 from partir.sharding.linear import splat_of
+from partir.sharding.structure import Structure
 from partir.sharding.tables import Control, OpRow, RegionItems, Tables, View
 
 ROUNDS = 4
@@ -43,8 +44,7 @@ class Quotient:
 
     def assigned(self, other: Assignment) -> Assignment:
         """Another assignment of the whole program, as `structure` says it."""
-        actions = _translated(other, self.value_of, self.structure.addresses.names)
-        return Assignment(self.structure, other.mesh, actions, self.start.outputs)
+        return replace(self.start, actions=_translated(other, self.value_of, self.structure.addresses.names))
 
 
 def of(whole: Assignment) -> Quotient:
@@ -155,7 +155,7 @@ class _Painter:
         """For each class, its group and the axes that it is claimed on; classes in no group stand alone."""
         whole = self.whole
         group_of = {class_: group.classes[0] for class_, group in whole.group_of.items()}
-        claims = whole.claims
+        claims = whole.reach
         taken = np.stack([claims.divides[axis] for axis in whole.mesh.names]) if whole.mesh.names else np.zeros((0, 1))
         return [
             self.number(("class", group_of.get(c, -1 - c), tuple(taken[:, c].tolist()))) for c in range(whole.classes.count)
@@ -165,6 +165,7 @@ class _Painter:
         tables, atoms, labels = self.tables, self.atoms, [*self.labels, -1]
         of_factor = self.whole.classes.of_factor.tolist()
         plain: dict[str, str] = {}
+        held = self.whole.structure.wishes(self.whole.mesh).held
         colours: list[int] = []
         for position, row in enumerate(tables.rows):
             if self._stands_alone(row):
@@ -186,6 +187,7 @@ class _Painter:
                 tuple([view.dims if view is not None else self._free(row, k) for k, view in enumerate(row.operands)]),
                 tuple([id(attr) for attr in row.op.properties.values()]),
                 tuple([id(r.type) for r in row.op.results]),
+                tuple(held.get(position, {}).items()),
             )
             colours.append(self.number(key))
         return colours
@@ -212,7 +214,8 @@ class _Painter:
         for argument, leaf in enumerate(self.tables.program.signature.arguments):
             first = atoms.start[argument]
             labels = tuple([self.labels[c] for c in of_node[first : first + atoms.count_of(argument)]])
-            pins = (*sorted(pinned.get(argument, ())), argument in whole.gathered_once)
+            fixed = tuple(sorted(whole.pinned.get(argument, {}).items()))
+            pins = (*sorted(pinned.get(argument, ())), fixed, argument in whole.gathered_once)
             colours.append(self.number((leaf.role, leaf.donated, leaf.shape, leaf.dtype, labels, pins)))
         return colours
 
@@ -275,6 +278,7 @@ class _Smaller:
             tables,
             atoms,
             _Names(tables, self.whole.structure.addresses, self.value_of, [names[v] for v in kept]),
+            can_join=False,
         )
 
     def _view(self, view: View | None) -> View | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from partir.sharding.assignment import Structure
+from partir.sharding.structure import Structure
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,7 +63,7 @@ class Spread:
         winners = winners[:, rows]
         factors = np.where(winners >= 0, winners + self.atoms.atom_count - self.starts[rows], -1)
         shared = (factors[:, None] == factors[None]).sum(axis=1) > 1
-        orders = np.stack([self.assignment.claims.order[axis] for axis in names])
+        orders = np.stack([self.assignment.reach.order[axis] for axis in names])
         orders = orders.argsort(axis=0, kind="stable").T @ len(names) ** np.arange(len(names))
         orders = np.where(shared & (winners >= 0), orders[classes.of_factor[winners]], -1)
         keys = np.concatenate([self.shape_ids[None, rows], factors, orders]).T.tolist()
@@ -89,7 +89,7 @@ class Spread:
         return tuple(map(tuple, axes))
 
     def rank(self, class_: int, axis: str) -> int:
-        return int(self.assignment.claims.order[axis][class_])
+        return int(self.assignment.reach.order[axis][class_])
 
     def own_sums(self, position: int, row: OpRow, own: FactorAxes) -> Sums:
         """The axes that a row's own cut reduction leaves pending, with the kind. What must happen once runs on one

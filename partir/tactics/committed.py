@@ -18,7 +18,7 @@ from partir.errors import TilingError
 from partir.frontend.memories import host_kind
 from partir.mesh import Mesh
 from partir.program import Leaf
-from partir.sharding.actions import Action, Replicate
+from partir.sharding.actions import Action, Pin, Replicate
 from partir.sharding.assignment import Assignment
 from partir.tactics.other_meshes import layout_over
 from partir.tactics.pins import pins_of
@@ -98,10 +98,15 @@ def free_arguments(start: Assignment, decided: Assignment, in_shardings: Any) ->
     """The arguments that neither `in_shardings` nor the decisions since `start` speak of."""
     leaves, find = start.structure.program.signature.arguments, start.structure.addresses.find
     given = set(start.actions)
-    spoken = {find(a.value) for a in decided.actions if isinstance(a, Replicate) and a not in given}
+    spoken = {find(a.value) for a in decided.actions if isinstance(a, Replicate | Pin) and a not in given}
     spoken |= spoken_of(in_shardings, leaves)
-    before, after = start.argument_axes, decided.argument_axes
-    return frozenset(n for n in range(len(leaves)) if n not in spoken and before[n] == after[n])
+    return frozenset(n for n in range(len(leaves)) if n not in spoken and _lies(start, n) == _lies(decided, n))
+
+
+def _lies(assignment: Assignment, argument: int) -> tuple[tuple[str, ...], ...]:
+    """The axes of each dim of an argument."""
+    rank = len(assignment.structure.tables.shapes[argument])
+    return tuple(assignment.lies(argument, dim) for dim in range(rank))
 
 
 def deciders(start: Assignment, stages: Sequence[Stage], names: Sequence[str], in_shardings: Any) -> dict[int, str]:
@@ -111,8 +116,8 @@ def deciders(start: Assignment, stages: Sequence[Stage], names: Sequence[str], i
     before = start
     for stage, name in zip(stages, names, strict=True):
         after = stage.assignment
-        spoken = [n for n, axes in enumerate(after.argument_axes) if axes != before.argument_axes[n]]
-        spoken += [find(a.value) for a in after.actions if isinstance(a, Replicate)]
+        spoken = [n for n in range(len(leaves)) if _lies(before, n) != _lies(after, n)]
+        spoken += [find(a.value) for a in after.actions if isinstance(a, Replicate | Pin) and a not in before.actions]
         spoken += range(len(leaves)) if isinstance(stage.tactic, Judging) else ()
         found = dict.fromkeys(spoken, name) | found
         before = after

@@ -10,8 +10,9 @@ import numpy as np
 from partir.dialect.kinds import CONTRACTIONS
 from partir.errors import NoEffectError, word
 from partir.sharding.actions import Action, Cut, Prefer, Tile
-from partir.sharding.assignment import NEVER, Assignment, Structure
+from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.roles import roles_of
+from partir.sharding.structure import Structure
 from partir.sharding.tables import View
 from partir.tactics.data_parallel import DataParallel
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from partir.errors import PathError, ProgramError, TilingError, word, word_all
 from partir.program import no_match
-from partir.sharding.actions import Action, Replicate, Tile
+from partir.sharding.actions import Action, Pin, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.tactics.specs import by_argument, dims_of, indivisible, is_spec, spread_over, too_many_dims
 
@@ -33,9 +33,11 @@ class Manual:
     `specs` is `{pattern: dim}` with `axis`, `{pattern: PartitionSpec}`, a whole tree of specs like the arguments, or
     `FIRST_DIVISIBLE_DIM` (for all state, or as the value of a pattern). A pattern is a glob over argument paths (`*` within a
     level, `**` across); `#name` means the values that `partir.tag` named. A None in a spec leaves that dim to later tactics.
+    Arguments lie as asked: where two of them want an axis on dims that one op has in common, the first entry has it at the op,
+    and the other argument is moved for it.
 
     Raises PathError for a pattern that names nothing, TilingError (all offenders at once) for a dim that is out of range or
-    does not divide, or a value that is tiled on the axis already.
+    does not divide, a value that is tiled on the axis already, or two entries that ask different things of one value.
     """
 
     specs: Any
@@ -44,51 +46,133 @@ class Manual:
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         if self.axis is not None:
             assignment.mesh.check(self.axis)
-        wanted: list[tuple[str, int | Choice, str]] = []
+        wanted: list[Wanted] = []
         problems: list[str] = []
-        for index, value in self._entries(assignment):
-            _wanted(assignment, index, value, self.axis, wanted, problems)
+        for index, value, entry in self._entries(assignment):
+            _wanted(assignment, index, value, entry, self.axis, wanted, problems)
+        problems += _contradictions(assignment, wanted)
         if problems:
             raise TilingError(word_all(problems))
-        actions, problems = tiles_for(assignment, wanted)
+        tiles, problems = tiles_for(assignment, wanted)
+        pins = exact_pins(assignment, assignment.apply(*tiles), wanted, problems) if not problems else []
         if problems:
             raise TilingError(word_all(problems))
-        return actions
+        return [*tiles, *pins]
 
-    def _entries(self, assignment: Assignment) -> list[tuple[int, Any]]:
-        """(value, what is asked of it) for every value that the specs name."""
+    def _entries(self, assignment: Assignment) -> list[tuple[int, Any, str]]:
+        """(value, what is asked of it, the entry that asks) for every value that the specs name."""
         leaves = assignment.structure.program.signature.arguments
         if self.specs is FIRST_DIVISIBLE_DIM:
-            return [(i, FIRST_DIVISIBLE_DIM) for i, leaf in enumerate(leaves) if leaf.role == "state" and leaf.shape]
+            chosen = [i for i, leaf in enumerate(leaves) if leaf.role == "state" and leaf.shape]
+            return [(i, FIRST_DIVISIBLE_DIM, repr(self.specs)) for i in chosen]
         if isinstance(self.specs, Mapping) and all(
             isinstance(value, int | float | str | Choice) or is_spec(value) for value in self.specs.values()
         ):
-            return [(i, value) for pattern, value in self.specs.items() for i in _select(assignment, str(pattern))]
-        return spread_over(by_argument(self.specs, leaves), leaves, (), "argument")
+            entries = [(str(pattern), value) for pattern, value in self.specs.items()]
+            return [(i, value, f"{pattern!r}: {value!r}") for pattern, value in entries for i in _select(assignment, pattern)]
+        found = spread_over(by_argument(self.specs, leaves), leaves, (), "argument")
+        return [(i, spec, f"{leaves[i].name}: {spec!r}") for i, spec in sorted(found, key=lambda item: item[0])]
 
 
-def tiles_for(assignment: Assignment, wanted: Sequence[tuple[str, int | Choice, str]]) -> tuple[list[Action], list[str]]:
-    """The tiles for (value, dim, axis) triples in order, and a message for each that cannot be."""
+@dataclass(frozen=True)
+class Wanted:
+    """That `dim` of the value at an address is over `axis`, and the entry of a `Manual` that asks for it."""
+
+    name: str
+    dim: int | Choice
+    axis: str
+    entry: str = ""
+
+
+def _contradictions(assignment: Assignment, wanted: Sequence[Wanted]) -> list[str]:
+    """A message for each value of which two entries ask different things: an axis on two dims, or other axes for one dim."""
+    by_value: dict[str, dict[str, dict[int, list[str]]]] = {}
+    for item in wanted:
+        if isinstance(item.dim, int):
+            by_value.setdefault(item.name, {}).setdefault(item.entry, {}).setdefault(item.dim, []).append(item.axis)
+    problems: list[str] = []
+    for name, entries in by_value.items():
+        (first, said), *others = entries.items()
+        for other, says in others:
+            clash = {a: d for d, axes in said.items() for a in axes}
+            torn = [a for d, axes in says.items() for a in axes if clash.get(a, d) != d]
+            differ = [d for d, axes in says.items() if d in said and said[d] != axes]
+            if torn or differ:
+                why = (
+                    f'one asks for mesh axis "{torn[0]}" on dim {clash[torn[0]]}, the other on another'
+                    if torn
+                    else (
+                        f"they give dim {differ[0]} other axes: {', '.join(said[differ[0]])} and {', '.join(says[differ[0]])}"
+                    )
+                )
+                problems.append(
+                    word(
+                        f"two entries of Manual ask different things of {name}",
+                        where=f"{first} and {other}; {describe(assignment, assignment.structure.addresses.find(name))}",
+                        why=why,
+                        hint="patterns that do not both match it",
+                    )
+                )
+    return problems
+
+
+def tiles_for(assignment: Assignment, wanted: Sequence[Wanted]) -> tuple[list[Action], list[str]]:
+    """The tiles for what is wanted, in order, and a message for each that cannot be."""
     actions: list[Action] = []
     problems: list[str] = []
     now = assignment
-    for name, dim, axis in wanted:
+    for item in wanted:
+        name, dim, axis = item.name, item.dim, item.axis
         if isinstance(dim, Choice):
             dim = first_divisible(now, assignment.structure.addresses.find(name), axis)
             if dim is None:
                 continue
-        class_ = now.class_of(assignment.structure.addresses.find(name), dim)
-        taken = class_ is not None and now.claims.order[axis][class_] != NEVER
-        if taken and assignment.claims.order[axis][class_] == NEVER:
-            continue  # an entry before it has just tiled the class they share
         problem = refusal(now, name, dim, axis, assignment)
         if problem is not None:
             problems.append(problem)
             continue
+        class_ = now.class_of(now.structure.addresses.find(name), dim)
+        if class_ is not None and now.claims.order[axis][class_] != NEVER:
+            continue  # an entry before it, or an earlier tactic, has tiled the class they share
         action = Tile(name, dim, axis)
         actions.append(action)
         now = now.apply(action)
     return actions, problems
+
+
+def exact_pins(before: Assignment, after: Assignment, wanted: Sequence[Wanted], problems: list[str]) -> list[Action]:
+    """Pins for the arguments that tiles alone do not lay as asked: where another class that was asked for has their axis. A
+    message for each that an earlier `Replicate` keeps whole, or that does not divide beside what it is cut over already."""
+    count, find = after.structure.tables.argument_count, after.structure.addresses.find
+    asked: dict[tuple[int, int], list[str]] = {}
+    for item in wanted:
+        value = find(item.name)
+        if value < count and isinstance(item.dim, int):
+            asked.setdefault((value, item.dim % len(after.structure.tables.shapes[value])), []).append(item.axis)
+    kept = {(find(a.value), a.axis): a for a in before.actions if isinstance(a, Replicate)}
+    pins: list[Action] = []
+    for (value, dim), axes in asked.items():
+        named = [axis for axis in dict.fromkeys(axes)]
+        lies = after.lies(value, dim)
+        if [axis for axis in lies if axis in named] == named:
+            continue
+        name, where = after.structure.addresses.names[value], f"{describe(after, value)}, dim {dim}"
+        size = after.structure.tables.shapes[value][dim]
+        whole = next((axis for axis in named if (value, axis) in kept), None)
+        if whole is not None:
+            what = f'cannot tile {name} over mesh axis "{whole}"'
+            hint = "leave it out, or put it before the tactic that keeps it whole"
+            problems.append(word(what, where=where, why=f"it is kept whole on it (by {kept[value, whole]})", hint=hint))
+            continue
+        all_axes = [axis for axis in before.lies(value, dim) if axis not in named] + named
+        if size % after.mesh.size_of(*all_axes):
+            devices = after.mesh.size_of(named[-1])
+            already = after.mesh.size_of(*all_axes) // devices
+            shape = after.structure.tables.shapes[value]
+            problems.append(indivisible(name, named[-1], where, dim, shape, size, devices, already))
+            continue
+        pins.append(Pin(name, dim, ",".join(all_axes)))
+    return pins
 
 
 def _select(assignment: Assignment, pattern: str) -> list[int]:
@@ -106,12 +190,13 @@ def _wanted(
     assignment: Assignment,
     index: int,
     value: Any,
+    entry: str,
     axis: str | None,
-    wanted: list[tuple[str, int | Choice, str]],
+    wanted: list[Wanted],
     problems: list[str],
 ) -> None:
-    """Append the (address, dim, axis) triples that one entry asks for one value; a dim to be chosen is chosen when its turn
-    comes, since earlier ones may take it."""
+    """Append what one entry asks for one value; a dim to be chosen is chosen when its turn comes, since earlier ones may take
+    it."""
     name = assignment.structure.addresses.names[index]
     shape = assignment.structure.tables.shapes[index]
     if is_spec(value):
@@ -119,7 +204,7 @@ def _wanted(
         if len(dims) > len(shape):
             problems.append(too_many_dims(name, describe(assignment, index), value, len(shape)))
             return
-        wanted += [(name, dim, own) for dim, axes in enumerate(dims) for own in axes]
+        wanted += [Wanted(name, dim, own, entry) for dim, axes in enumerate(dims) for own in axes or ()]
         return
     if axis is None:
         raise ProgramError(
@@ -129,14 +214,14 @@ def _wanted(
             )
         )
     if value is FIRST_DIVISIBLE_DIM:
-        wanted.append((name, FIRST_DIVISIBLE_DIM, axis))
+        wanted.append(Wanted(name, FIRST_DIVISIBLE_DIM, axis, entry))
         return
     if not isinstance(value, int) or isinstance(value, bool):
         raise ProgramError(
             word(f"not a dim of {name}: {value!r}", hint="a whole number, a PartitionSpec, or partir.FIRST_DIVISIBLE_DIM")
         )
     try:
-        wanted.append((name, assignment.dim_of(index, value), axis))
+        wanted.append(Wanted(name, assignment.dim_of(index, value), axis, entry))
     except TilingError as error:
         problems.append(str(error))
 
@@ -174,7 +259,10 @@ def refusal(now: Assignment, name: str, dim: int, axis: str, before: Assignment)
     devices = now.mesh.size_of(axis)
     if class_ is None:
         return word(what, where=where, why=f"dim {dim} has one element")
-    taken = before.argument_axes[value] if value < now.structure.tables.argument_count else ()
+    is_argument = value < now.structure.tables.argument_count
+    if is_argument and axis in before.lies(value, dim):
+        return None
+    taken = before.argument_axes[value] if is_argument else ()
     if before.claims.order[axis][class_] != NEVER or any(axis in axes for axes in taken):
         by = next((a for a in before.actions if isinstance(a, Tile) and a.axis == axis), None)
         return word(
@@ -183,10 +271,12 @@ def refusal(now: Assignment, name: str, dim: int, axis: str, before: Assignment)
             why=f'it is tiled over "{axis}" already' + (f" (by {by})" if by else ""),
             hint="another axis, or leave it to the tactic that tiled it",
         )
-    size = now.classes.size[class_]
-    already = now.mesh.size_of(*now.axes_of_class(class_)) if now.axes_of_class(class_) else 1
-    if size % (devices * already):
-        return indivisible(name, axis, describe(now, value), dim, shape, size, devices, already)
+    if now.claims.order[axis][class_] == NEVER:
+        found = now.apply(Tile(name, dim, axis)).claims.undivided[len(now.claims.undivided) :]
+        for item in found:
+            already = item.devices // devices
+            size = shape[dim] if shape[dim] % item.devices else item.size
+            return indivisible(name, axis, describe(now, value), dim, shape, size, devices, already)
     return None
 
 

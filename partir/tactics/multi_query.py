@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from partir.errors import NoEffectError, word
 from partir.sharding.actions import Action, Cut, Prefer, Tile
-from partir.sharding.assignment import NEVER, Assignment, Structure
+from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.roles import roles_of
+from partir.sharding.structure import Structure
 
 ANYWHERE = "*"
 """The scope of every op."""

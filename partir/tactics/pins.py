@@ -1,4 +1,10 @@
-"""`in_shardings` and `out_shardings` of `partir.jit`: fixed first decisions, exact at the boundary."""
+"""`in_shardings` and `out_shardings` of `partir.jit`: fixed first decisions, exact at the boundary.
+
+An argument lies as its spec says (`Pin`), and what the spec says of a dim is a claim for its class where nobody has one yet
+(`Tile`): inputs first, then state, each in the order of the arguments. So where parameters and the batch are both cut over an
+axis, a layer's parameters are gathered for it, as in FSDP, and its activations stay. A result leaves as its spec says, and its
+spec is a claim, too, after all others.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from partir.errors import TilingError, word, word_all
-from partir.sharding.actions import Action, Replicate
+from partir.errors import TilingError, word_all
+from partir.sharding.actions import Action, Pin, Tile
 from partir.sharding.assignment import Assignment
-from partir.tactics.manual import describe, tiles_for
+from partir.tactics.manual import describe
 from partir.tactics.specs import Dims, by_argument, dims_of, indivisible, spread_over, too_many_dims
 
 
@@ -32,74 +38,55 @@ def pins_of(assignment: Assignment, in_shardings: Any, out_shardings: Any) -> Pi
 
 
 def _arguments(assignment: Assignment, tree: Any, problems: list[str]) -> Sequence[Action]:
-    """Tile what the specs name and keep the arguments whole on every other axis."""
+    """Pin every dim that the specs speak of, or leave out (but not those they call unconstrained), and tile what they name."""
     if tree is None:
         return []
     leaves = assignment.structure.program.signature.arguments
-    entries = [
-        (i, s) for i, s in spread_over(by_argument(tree, leaves), leaves, (), "argument") if leaves[i].role != "constant"
-    ]
-    wanted: list[tuple[str, int, str]] = []
+    entries = spread_over(by_argument(tree, leaves), leaves, (), "argument")
     pins: list[Action] = []
-    exact: list[tuple[int, Dims]] = []
-    for index, spec in entries:
+    tiles: list[Action] = []
+    for index, spec in sorted(entries, key=lambda entry: (leaves[entry[0]].role != "input", entry[0])):
         leaf = leaves[index]
-        dims = dims_of(spec, assignment.mesh, leaf.name)
-        if len(dims) > len(leaf.shape):
-            problems.append(too_many_dims(leaf.name, describe(assignment, index), spec, len(leaf.shape)))
+        if leaf.role == "constant":
             continue
-        wanted += [(leaf.name, dim, axis) for dim, axes in enumerate(dims) for axis in axes]
-        named = {axis for axes in dims for axis in axes}
-        pins += [Replicate(leaf.name, axis) for axis in assignment.mesh.names if axis not in named]
-        exact.append((index, dims))
-    tiles, refused = tiles_for(assignment, wanted)
-    problems += refused
-    if not problems:
-        problems += _inexact(assignment.apply(*tiles), exact)
+        where = describe(assignment, index)
+        for dim, axes in enumerate(_checked(assignment, spec, leaf.name, leaf.shape, where, problems)):
+            if axes is not None:
+                pins.append(Pin(leaf.name, dim, ",".join(axes)))
+                tiles += [Tile(leaf.name, dim, axis) for axis in axes]
     return [*pins, *tiles]
-
-
-def _inexact(assignment: Assignment, exact: Sequence[tuple[int, Dims]]) -> list[str]:
-    """An argument whose dim is made of parts may not be able to lie as asked."""
-    problems: list[str] = []
-    for index, dims in exact:
-        for dim, axes in enumerate(dims):
-            sizes = assignment.structure.atoms.sizes_of[index][dim]
-            if axes and sizes and sizes[0] % assignment.mesh.size_of(*axes):
-                name = assignment.structure.addresses.names[index]
-                problems.append(
-                    word(
-                        f"cannot take {name} over {axes}",
-                        where=describe(assignment, index),
-                        why=f"dim {dim} is made of {' x '.join(map(str, sizes))}, and {sizes[0]} does not divide by "
-                        f"{assignment.mesh.size_of(*axes)}",
-                    )
-                )
-    return problems
 
 
 def _results(assignment: Assignment, tree: Any, problems: list[str]) -> list[tuple[int, Dims]]:
     """(result, axes of each dim) for every result that `out_shardings` speaks of."""
     if tree is None:
         return []
-    program, mesh = assignment.structure.program, assignment.mesh
+    program = assignment.structure.program
     leaves = program.signature.results
     pinned: list[tuple[int, Dims]] = []
     for number, spec in spread_over(tree, leaves, ("result",), "result"):
         leaf = leaves[number]
         where = f"result {number} of {program.name}, {leaf.dtype}{list(leaf.shape)}"
-        dims = dims_of(spec, mesh, leaf.name)
-        if len(dims) > len(leaf.shape):
-            problems.append(too_many_dims(leaf.name, where, spec, len(leaf.shape)))
-            continue
-        dims += ((),) * (len(leaf.shape) - len(dims))
-        for dim, axes in enumerate(dims):
-            already = 1
-            for axis in axes:
-                devices = mesh.size_of(axis)
-                if leaf.shape[dim] % (already * devices):
-                    problems.append(indivisible(leaf.name, axis, where, dim, leaf.shape, leaf.shape[dim], devices, already))
-                    break
-                already *= devices
-        pinned.append((number, dims))
+        pinned.append((number, tuple(_checked(assignment, spec, leaf.name, leaf.shape, where, problems))))
     return pinned
+
+
+def _checked(
+    assignment: Assignment, spec: Any, name: str, shape: Sequence[int], where: str, problems: list[str]
+) -> Sequence[tuple[str, ...] | None]:
+    """The axes of every dim of a value, None for one that is left open; a message for each that cannot be."""
+    mesh = assignment.mesh
+    dims = dims_of(spec, mesh, name)
+    if len(dims) > len(shape):
+        problems.append(too_many_dims(name, where, spec, len(shape)))
+        return ()
+    dims += ((),) * (len(shape) - len(dims))
+    for dim, axes in enumerate(dims):
+        already = 1
+        for axis in axes or ():
+            devices = mesh.size_of(axis)
+            if shape[dim] % (already * devices):
+                problems.append(indivisible(name, axis, where, dim, shape, shape[dim], devices, already))
+                break
+            already *= devices
+    return dims

@@ -14,8 +14,8 @@ from partir.mesh import Mesh
 from partir.program import Leaf, Path, no_match
 from partir.tactics.other_meshes import spec_over
 
-Dims = tuple[tuple[str, ...], ...]
-"""The axes of each dim, major first."""
+Dims = tuple[tuple[str, ...] | None, ...]
+"""The axes of each dim, major first; None for a dim that is left open."""
 
 
 def is_spec(x: Any) -> bool:
@@ -29,11 +29,8 @@ def dims_of(spec: Any, mesh: Mesh, name: str) -> Dims:
         spec = _over(spec, mesh, name)
     if not isinstance(spec, PartitionSpec):
         raise ProgramError(word(f"not a sharding of {name}: {spec!r}", hint="a PartitionSpec, a NamedSharding or None"))
-    dims = tuple(
-        () if entry is None or entry is PartitionSpec.UNCONSTRAINED else (entry,) if isinstance(entry, str) else tuple(entry)
-        for entry in spec
-    )
-    axes = [axis for own in dims for axis in own]
+    dims = tuple(_axes_of(entry) for entry in spec)
+    axes = [axis for own in dims for axis in own or ()]
     for axis in axes:
         mesh.check(axis)
     twice = sorted({axis for axis in axes if axes.count(axis) > 1})
@@ -46,6 +43,12 @@ def dims_of(spec: Any, mesh: Mesh, name: str) -> Dims:
             )
         )
     return dims
+
+
+def _axes_of(entry: Any) -> tuple[str, ...] | None:
+    if entry is PartitionSpec.UNCONSTRAINED:
+        return None
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
 def _over(sharding: NamedSharding, mesh: Mesh, name: str) -> PartitionSpec:

@@ -95,9 +95,7 @@ def _check_pins(stages: Sequence[Stage]) -> None:
         done = len(stage.assignment.actions)
         if final is None or not own or not all(isinstance(action, Replicate) for action in own):
             continue
-        without = Assignment(
-            final.structure, final.mesh, final.actions[: done - len(own)] + final.actions[done:], final.outputs
-        )
+        without = final.restarted(final.actions[: done - len(own)] + final.actions[done:])
         if without.same_effect(final):
             raise NoEffectError(
                 word(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from partir.errors import PathError
 from partir.program import Leaf, origin_of
-from partir.sharding.actions import GatherOnce, Replicate
+from partir.sharding.actions import GatherOnce, Pin, Replicate
 from partir.sharding.assignment import NEVER
 from partir.sharding.layout import local_shape, spec_of
 from partir.sharding.plan import COLLECTIVES, Plan, Reshard, Settlement
@@ -76,12 +76,15 @@ def _lies(plan: Plan, value: int) -> str:
 def _decided(plan: Plan, steps: Steps, value: int, axis: str) -> str:
     """Which dim has the axis and whose decision that was; else why none has it."""
     assignment = plan.assignment
-    structure, claims = assignment.structure, assignment.claims
+    structure, claims = assignment.structure, assignment.reach
     tables, atoms = structure.tables, structure.atoms
     if value in tables.views:
         value = tables.views[value].source
     layout = plan.layouts[value]
     dims = [d for d, segments in enumerate(layout) if any(axis in axes for _, axes in segments)]
+    pin = assignment.pins.get((value, dims[0])) if dims else None
+    if pin is not None:
+        return f"dim {dims[0]} ({tables.shapes[value][dims[0]]}), asked for {_by(plan, steps, pin)}"
     if dims:
         class_ = next((c for c in map(int, _classes(plan, value, dims[0])) if claims.order[axis][c] != NEVER), None)
         size = tables.shapes[value][dims[0]]
@@ -114,9 +117,11 @@ def _classes(plan: Plan, value: int, dim: int) -> Iterator[int]:
 
 def _by(plan: Plan, steps: Steps, position: int) -> str:
     """Whose decision an action is: the tactic that made it, with the action."""
+    if position >= len(plan.assignment.actions):
+        return "by how a result is to leave, or a dim that an op splits goes on"
     action = plan.assignment.actions[position]
     name = next((tactic for tactic, count in steps if position < count), "the program itself")
-    if isinstance(action, Replicate | GatherOnce):
+    if isinstance(action, Replicate | GatherOnce | Pin):
         return f"by {name}"
     return f"by {name} ({type(action).__name__} dim {action.dim} of {action.value})"
 

@@ -255,7 +255,7 @@ def whole_lines(plan: Plan) -> list[str]:
             continue
         origin = origin_of(row.op)
         key = (row.op.name.rsplit(".", 1)[-1], origin.scope.data or "(program)", origin.source.data)
-        closed.setdefault(key, []).append(tables.bytes_of[reshard.value])
+        closed.setdefault(key, []).append(tables.bytes_of[reshard.value] * tables.times(reshard.region))
     for (op, scope, source), sizes in closed.items():
         at = f" at {source}" if source else ""
         lines.append(f"{op} in {scope}{at} cannot work on slices of that dim: {sum(sizes):,} bytes gathered for it")

@@ -91,3 +91,25 @@ def test_loops_and_constraints_are_kept():
 
     assert part.collectives
     assert counted(parts, parts.start) == part.collectives
+
+
+@pytest.mark.parametrize("layers", [range(5), [2], [1, 3]], ids=["all", "one", "two"])
+@pytest.mark.parametrize("model", ["gpt", "mlp"])
+def test_arguments_that_are_pinned_are_pinned_in_the_parts(model, layers):
+    """Matrices laid across what the ops want, in some of the layers."""
+    tr = traced(model)
+    matrices = [a for a in tr.arguments if a.path[0] == "params" and "w" in a.path and len(a.shape) == 2]
+    named = [a for a in matrices if model == "mlp" or "up" in a.path[1]]
+    crossed = [named[n].path for n in layers]
+    asked = {module: {"w": jax.P("model", "data")} for _, module, _ in crossed}
+    traced_so = partir.Traced(tr.program, tr.mesh, [], ({"params": asked}, None))
+    part = traced_so.partition([partir.DataParallel("data"), partir.Megatron("model")])
+    start = traced_so.partition([])
+    parts = quotient.of(start.assignment)
+
+    specs = {a.path: layout for a, layout in zip(tr.arguments, part.plan.arguments, strict=True)}
+    assert all([axes for ((_, axes),) in specs[path]] == [("model",), ("data",)] for path in crossed)
+    assert counted(parts, parts.start) == start.collectives
+    assert counted(parts, parts.assigned(part.assignment)) == part.collectives
+    decided_before = quotient.of(part.assignment)
+    assert counted(decided_before, decided_before.start) == part.collectives

@@ -20,7 +20,8 @@ from partir.cost.standing import Standing
 from partir.cost.timeline import Transfers, step_seconds
 from partir.sharding import plan as plan_
 from partir.sharding import quotient
-from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.assignment import Assignment
+from partir.sharding.structure import Structure
 
 pytestmark = pytest.mark.jax
 

@@ -18,7 +18,8 @@ from partir.mesh import Mesh
 from partir.runtime.emit import emit
 from partir.sharding import plan
 from partir.sharding.actions import Action, Tile
-from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.assignment import Assignment
+from partir.sharding.structure import Structure
 from partir.viz.report import whole_lines
 
 pytestmark = pytest.mark.jax

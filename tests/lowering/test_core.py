@@ -15,7 +15,8 @@ from partir.lowering.strip import strip
 from partir.mesh import Mesh
 from partir.sharding import plan
 from partir.sharding.actions import Action, Cut, Prefer, Replicate, Tile
-from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.assignment import Assignment
+from partir.sharding.structure import Structure
 
 pytestmark = pytest.mark.jax
 

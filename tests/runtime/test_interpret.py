@@ -16,7 +16,8 @@ from partir.mesh import Mesh
 from partir.runtime.interpret import interpret
 from partir.sharding import plan
 from partir.sharding.actions import Tile
-from partir.sharding.assignment import Assignment, Structure
+from partir.sharding.assignment import Assignment
+from partir.sharding.structure import Structure
 
 pytestmark = pytest.mark.jax
 

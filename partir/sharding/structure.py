@@ -1,0 +1,143 @@
+"""What is known of a program before any decision: its tables, atoms, classes, addresses and constraints.
+
+A structure may have dims *joined*: cut over more devices than some op has blocks of them, they are taken as one block, and
+the op reads them whole. Then its atoms and classes are others; the rest is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from partir.collector import paused
+from partir.mesh import Mesh
+from partir.program import Program
+from partir.sharding import atoms as atoms_
+from partir.sharding import classes as classes_
+from partir.sharding import constraints, groups
+from partir.sharding import tables as tables_
+from partir.sharding.actions import Addresses
+from partir.sharding.atoms import Atoms, Join
+from partir.sharding.classes import Classes, IntArray
+from partir.sharding.constraints import Wishes
+from partir.sharding.groups import Group
+from partir.sharding.tables import Tables, View
+
+
+@dataclass(eq=False)
+class Structure:
+    """What is known of a program before any decision: tables, atoms, classes, addresses. Built once, shared by all.
+
+    With `joins`, dims that are cut over more devices than an op has blocks of them keep no such blocks. `can_join` is false of
+    a program with its repeated parts taken once: it has the atoms of the whole.
+    """
+
+    program: Program
+    tables: Tables
+    atoms: Atoms
+    addresses: Addresses
+    joins: frozenset[Join] = frozenset()
+    can_join: bool = True
+    _joined: dict[frozenset[Join], Structure] = field(default_factory=dict[frozenset[Join], "Structure"])
+    _classes: dict[frozenset[tuple[int, int]], Classes] = field(default_factory=dict[frozenset[tuple[int, int]], Classes])
+    _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
+    _memos: dict[tuple[Mesh, str], dict[Any, Any]] = field(default_factory=dict[tuple[Mesh, str], dict[Any, Any]])
+
+    @classmethod
+    @paused()
+    def of(cls, program: Program) -> Structure:
+        """Read a program, and find its atoms, classes and addresses."""
+        tables = tables_.build(program)
+        structure = cls(program, tables, atoms_.build(tables), Addresses(tables))
+        structure.classes()
+        return structure
+
+    def classes(self, cuts: frozenset[tuple[int, int]] = frozenset()) -> Classes:
+        if cuts not in self._classes:
+            self._classes[cuts] = classes_.build(self.tables, self.atoms, cuts)
+        return self._classes[cuts]
+
+    def joined(self, joins: Iterable[Join]) -> Structure:
+        """The same program with further dims joined; made once for each set of them."""
+        wanted = self.joins.union(joins)
+        self._joined.setdefault(self.joins, self)
+        if wanted not in self._joined:
+            atoms = atoms_.build(self.tables, wanted)
+            self._joined[wanted] = replace(self, atoms=atoms, joins=wanted, _classes={}, _wishes={}, _memos={})
+        return self._joined[wanted]
+
+    @cached_property
+    def passages(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """By joined (value, dim), where its cut may go on at an op that splits it (or puts it together): the (value, dim) of
+        its parts, outer ones first. Not in what two activations are contracted over: their product would have to be summed."""
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        before = self.unjoined.atoms.shapes
+        for row, shape, whole in zip(self.tables.rows, self.atoms.shapes, before, strict=True):
+            if shape is whole or shape.slots == whole.slots:
+                continue
+            views = [*row.operands, *(View(r, tuple(range(len(self.tables.shapes[r])))) for r in row.results)]
+            rules = (*row.rule.operands, *row.rule.results)
+            count = len(row.operands)
+            for slot, (view, dims) in enumerate(zip(views, rules, strict=True)):
+                others = range(count, len(views)) if slot < count else range(count)
+                if view is None:
+                    continue
+                for d, factors in enumerate(dims):
+                    if shape.slots[slot][d] is not None or whole.slots[slot][d] is None or view.dims[d] < 0:
+                        continue
+                    places = found.setdefault((view.source, view.dims[d]), [])
+                    for factor in factors:
+                        for other, own in ((views[k], rules[k]) for k in others):
+                            if other is not None:
+                                parts = [e for e, of in zip(other.dims, own, strict=True) if factor in of and e >= 0]
+                                places += [(other.source, e) for e in parts]
+        return {joined: kept for joined, places in found.items() if (kept := [p for p in places if not self._is_summed(*p)])}
+
+    def _is_summed(self, value: int, dim: int) -> bool:
+        """Whether a contraction of the forward pass sums over the class of a dim, and neither side is made of parameters."""
+        nodes, classes = self.atoms.atoms_of(value, dim), self.classes()
+        if not nodes:
+            return True
+        return int(classes.of_node[nodes[0]]) in self._summed
+
+    @cached_property
+    def _summed(self) -> frozenset[int]:
+        found: set[int] = set()
+        classes = self.classes()
+        for position, row in enumerate(self.tables.rows):
+            if row.op.name != "stablehlo.dot_general" or self.tables.phase(row) != "forward":
+                continue
+            if any(view is None or self.tables.of_state_alone[view.source] for view in row.operands):
+                continue
+            first, shape = self.atoms.factor_start[position], self.atoms.shapes[position]
+            found.update(int(classes.of_node[first + f]) for f, summed in enumerate(shape.reduction) if summed)
+        return frozenset(found)
+
+    @cached_property
+    def factor_sizes(self) -> IntArray:
+        """The size of each sub-factor, rows in order [sub-factors] int64."""
+        return np.array([size for shape in self.atoms.shapes for size in shape.sizes], dtype=np.int64)
+
+    @property
+    def unjoined(self) -> Structure:
+        """The same program with no dims joined."""
+        return self._joined.get(frozenset(), self)
+
+    def memo(self, mesh: Mesh, name: str) -> dict[Any, Any]:
+        """Answers that planning found for this program on this mesh, whatever was decided; the next plan starts with them."""
+        return self._memos.setdefault((mesh, name), {})
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The classes that are one decision in repeated layers."""
+        return groups.find(self.classes())
+
+    def wishes(self, mesh: Mesh) -> Wishes:
+        """The user's sharding constraints, read for one mesh."""
+        if mesh not in self._wishes:
+            self._wishes[mesh] = constraints.read(self.tables, self.atoms, self.addresses, mesh)
+        return self._wishes[mesh]
