@@ -93,9 +93,9 @@ def record(seeds: range, ops: Counter[str], collectives: Counter[str], wrong: Se
         "Each case is a program of two to six random ops (three in ten differentiated), one to six random actions, and one of "
         "four meshes of 8 devices. Layouts are asked for of six in ten arguments (three in ten of these are on the mesh so, "
         "the others in `in_shardings`) and results, and of three in ten values by constraints; some dims are left open. "
-        "Arguments and results lie as asked. The results equal those of one device (float64 to 1e-9, everything else exactly), are the "
-        "same on all devices that hold them, and it has the planned collectives; every fourth has its Core IR interpreted, "
-        "too.\n\n"
+        "Arguments and results lie as asked. The results equal those of one device (float64 to 1e-9, everything else exactly), "
+        "are the same on all devices that hold them, and the program has the planned collectives; every fourth has its Core IR "
+        "interpreted, too.\n\n"
         f"{table(('', ''), rows)}\n\n"
         f"Ops, by cases they occur in: {', '.join(f'{name} {n}' for name, n in ops.most_common())}."
     )
