@@ -476,3 +476,53 @@ def test_undoing_takes_back_joined_dims():
     assert cut.structure is not start.structure
     assert cut.undo() == start
     assert cut.undo().structure is start.structure
+
+
+def test_axes_of_one_device_are_named_as_asked(x64):
+    """jax#39309: they cut nothing, but types of Explicit axes name them."""
+    mesh = jax.make_mesh((1, 8), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+
+    def heads(x):
+        y = constrained(x.reshape(-1, 8, 128), "data", "tensor", None)
+        return jnp.concatenate((y, y[..., :0]), -1)
+
+    asked = {"in_shardings": (P("data", "tensor"),), "out_shardings": P("data", "tensor")}
+    part = partir.jit(heads, mesh=mesh, schedule=[], **asked).trace(array(1, 1024)).partition()
+
+    assert part.in_specs == (P("data", "tensor"),)
+    assert part.out_specs == P("data", "tensor")
+    assert part.collectives == {}
+    assert_same(part(array(1, 1024)), array(1, 1024).reshape(1, 8, 128))
+
+
+def test_rows_that_are_shuffled_each_on_its_own_stay_where_they_are(x64):
+    """jax#20381."""
+
+    def shuffled(key, x):
+        return jax.vmap(jax.random.permutation)(jax.random.split(key, len(x)), x)
+
+    args = (jax.random.key(0), array(24, 16, 3))
+    part = partitioned(shuffled, args, "8", in_shardings=(P(), P("d")), out_shardings=P("d"))
+
+    assert part.collectives == {}
+
+
+def test_a_constraint_under_vmap_is_about_the_mapped_dim_too(x64):
+    """jax#15886."""
+    part = partitioned(jax.vmap(lambda x: constrained(x * 2, "y"), spmd_axis_name="x"), (array(4, 8),), "4x2")
+
+    assert part.in_specs == (P("x", "y"),)
+    assert part.collectives == {}
+
+
+def test_a_donated_argument_and_a_result_with_a_spec_of_its_own(x64):
+    """jax#25346: what is not said of a result is as of the argument it takes the place of."""
+    part = partitioned(
+        lambda x, y: (constrained(x + 1, "d"), y),
+        (array(16), array(16)),
+        "8",
+        in_shardings=(None, None),
+        out_shardings=(None, P("d")),
+    )
+
+    assert part.out_specs == (P("d"), P("d"))
