@@ -12,7 +12,7 @@ from xdsl.universe import XDSL_UNIVERSE
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
 
-from partir.dialect.text import DIALECTS, LiteralParser
+from partir.dialect.text import DIALECTS, ModuleParser
 from partir.errors import PartirError
 from partir.universe import PARTIR_UNIVERSE
 
@@ -36,7 +36,7 @@ class OptMain(xDSLOptMain):
 
     def register_all_frontends(self) -> None:
         def read(text: IO[str]) -> ModuleOp:
-            return LiteralParser(self.ctx, text.read(), self.get_input_name()).parse_module(not self.args.no_implicit_module)
+            return ModuleParser(self.ctx, text.read(), self.get_input_name()).parse_module(not self.args.no_implicit_module)
 
         self.available_frontends["mlir"] = read
 

@@ -6,14 +6,16 @@ what the iterations yield together again. Lowering turns loops into the `spmd` d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from xdsl.dialects.builtin import ArrayAttr, IndexType, IntegerAttr, StringAttr, TensorType, i32, i64
-from xdsl.ir import Attribute, BlockArgument, Dialect, Operation, Region, SSAValue
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IndexType, IntegerAttr, StringAttr, TensorType, i32, i64
+from xdsl.ir import Attribute, BlockArgument, Dialect, Operation, ParametrizedAttribute, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     base,
     eq,
+    irdl_attr_definition,
     irdl_op_definition,
     operand_def,
     prop_def,
@@ -23,7 +25,7 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.parser import Parser
+from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, NoMemoryEffect, Pure, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
@@ -43,6 +45,109 @@ PartAttr = TileAttr | ReduceAttr | AnyAttr
 
 INDEX = IndexType()
 SCALAR_I32 = TensorType(i32, ())
+
+
+@irdl_attr_definition
+class ActionAttr(ParametrizedAttribute):
+    """One decision, its kind and its fields (strings and integers): `#partir.action<tile value="x" dim=0 axis="data">`.
+
+    Which kinds there are, and what they mean, says `partir.sharding.actions`.
+    """
+
+    name = "partir.action"
+    kind: StringAttr
+    arguments: DictionaryAttr
+
+    @classmethod
+    def of(cls, kind: str, fields: Mapping[str, str | int]) -> ActionAttr:
+        return cls(StringAttr(kind), DictionaryAttr({name: _field(value) for name, value in fields.items()}))
+
+    @property
+    def fields(self) -> dict[str, str | int]:
+        """By name, in the order of the text."""
+        return {name: _value(attr) for name, attr in self.arguments.data.items()}
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            return cls.parse_action(parser)
+
+    @classmethod
+    def parse_action(cls, parser: AttrParser) -> tuple[StringAttr, DictionaryAttr]:
+        """`tile value="x" dim=0 axis="data"`"""
+        kind = parser.parse_identifier()
+        fields: dict[str, Attribute] = {}
+        while (name := parser.parse_optional_identifier()) is not None:
+            if name in fields:
+                parser.raise_error(f"{name} twice in one action")
+            parser.parse_punctuation("=")
+            text = parser.parse_optional_str_literal()
+            fields[name] = _field(parser.parse_integer(allow_boolean=False) if text is None else text)
+        return StringAttr(kind), DictionaryAttr(fields)
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            self.print_action(printer)
+
+    def print_action(self, printer: Printer) -> None:
+        """What `parse_action` reads."""
+        printer.print_string(self.kind.data)
+        for name, value in self.fields.items():
+            printer.print_string(f" {name}=")
+            if isinstance(value, str):
+                printer.print_string_literal(value)
+            else:
+                printer.print_int(value)
+
+
+@irdl_attr_definition
+class ActionsAttr(ParametrizedAttribute):
+    """The decisions a Core module is written from, in order; its loops are what they make of the program.
+
+    The module carries them as the discardable attribute `partir.actions`, a line each:
+
+    ```mlir
+    builtin.module @step attributes {partir.actions = #partir.actions<
+      tile value="batch/x" dim=0 axis="data",
+      tile value="params/w" dim=1 axis="model"
+    >} {
+    ```
+    """
+
+    name = "partir.actions"
+    actions: ArrayAttr[ActionAttr]
+
+    KEY: ClassVar[str] = "partir.actions"
+
+    @classmethod
+    def of(cls, actions: Sequence[ActionAttr]) -> ActionsAttr:
+        return cls(ArrayAttr(actions))
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        def action() -> ActionAttr:
+            return ActionAttr.new(ActionAttr.parse_action(parser))
+
+        return (ArrayAttr(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, action)),)
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            for number, action in enumerate(self.actions):
+                printer.print_string(",\n  " if number else "\n  ")
+                action.print_action(printer)
+            if self.actions:
+                printer.print_string("\n")
+
+
+def _field(value: str | int) -> Attribute:
+    return StringAttr(value) if isinstance(value, str) else IntegerAttr(value, i64)
+
+
+def _value(attr: Attribute) -> str | int:
+    if isinstance(attr, StringAttr):
+        return attr.data
+    assert isinstance(attr, IntegerAttr)
+    return attr.value.data
 
 
 @irdl_op_definition
@@ -430,5 +535,5 @@ def _text(part: Attribute) -> str:
 PARTIR = Dialect(
     "partir",
     [LoopOp, YieldOp, SliceOp, CoordinateOp, BarrierOp, TagOp],
-    [KindAttr, TileAttr, ReduceAttr, AnyAttr, PhaseAttr, OriginAttr],
+    [KindAttr, TileAttr, ReduceAttr, AnyAttr, PhaseAttr, OriginAttr, ActionAttr, ActionsAttr],
 )

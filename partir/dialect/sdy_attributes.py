@@ -124,17 +124,20 @@ class TensorShardingAttr(Data[Sharding]):
     def of(
         cls,
         mesh: str | MeshShape,
-        dims: Iterable[Iterable[str]],
+        dims: Iterable[Iterable[str] | None],
         *,
         is_closed: bool = True,
         replicated: Iterable[str] = (),
         unreduced: Iterable[str] = (),
     ) -> TensorShardingAttr:
-        """A sharding from names: one list of axes per dim, all dims closed or all open."""
+        """A sharding from names: one list of axes per dim, all dims closed or all open; None for an open dim of no axes."""
         return cls(
             Sharding(
                 mesh,
-                tuple(DimSharding(tuple(map(AxisRef, axes)), is_closed) for axes in dims),
+                tuple(
+                    DimSharding(is_closed=False) if axes is None else DimSharding(tuple(map(AxisRef, axes)), is_closed)
+                    for axes in dims
+                ),
                 tuple(map(AxisRef, replicated)),
                 tuple(map(AxisRef, unreduced)),
             )

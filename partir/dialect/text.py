@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache, lru_cache
 from io import StringIO
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import AnyDenseElement, Builtin, DenseIntOrFPElementsAttr, ModuleOp, RankedStructure
 from xdsl.dialects.func import Func
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, Operation, TypeAttribute
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import DiagnosticException, ParseError
@@ -31,6 +32,8 @@ DIALECTS = (Builtin, Func, STABLEHLO, CHLO, QUANT, SDY, PARTIR, SPMD)
 _MEMO_LIMIT = 4096
 """Longer texts (dense literals) are not memoised: they are rare, and would never be freed."""
 
+_SHARED = re.compile(r'tensor<\w*>|#sdy\.op_sharding_rule<[^<>"]*->[^<>"]*>|#partir\.origin<"[^"\\]*", \w+, "[^"\\]*">')
+
 
 def context() -> Context:
     """A fresh xDSL context with every dialect loaded; unknown ops and attributes are errors."""
@@ -42,7 +45,7 @@ def context() -> Context:
 
 def parse(text: str, name: str = "<text>") -> ModuleOp:
     """A verified module from text. Raises IRError with the line where the text is wrong."""
-    module = _read(_context(), text, name, lambda parser: parser.parse_module())
+    module = _read(_context(), text, name, lambda parser: parser.parse_module(), ModuleParser)
     verify(module)
     return module
 
@@ -98,6 +101,28 @@ class LiteralParser(Parser):
             self.raise_error(f"dense attribute does not fit its type: {error}", content.start(), content.end())
 
 
+class ModuleParser(LiteralParser):
+    """Reads each tensor type, sharding rule and origin once: a module has few of them, thousands of times."""
+
+    def parse_optional_type(self) -> TypeAttribute | None:
+        found = self._shared()
+        return super().parse_optional_type() if found is None else cast("TypeAttribute", found)
+
+    def parse_optional_attribute(self) -> Attribute | None:
+        return self._shared() or super().parse_optional_attribute()
+
+    def _shared(self) -> Attribute | None:
+        found = _SHARED.match(self.lexer.input.content, self._current_token.span.start)
+        if found is None:
+            return None
+        try:
+            attribute = parse_attribute(found[0])
+        except IRError:
+            return None  # read where it stands, for an error that says where
+        self._resume_from(found.end())
+        return attribute
+
+
 @cache
 def _context() -> Context:
     return context()
@@ -134,10 +159,10 @@ def _printed(op: Operation, *, generic: bool) -> str:
     return out.getvalue()
 
 
-def _read(ctx: Context, text: str, name: str, read: Callable[[Parser], T]) -> T:
+def _read(ctx: Context, text: str, name: str, read: Callable[[Parser], T], kind: type[Parser] = LiteralParser) -> T:
     parser = None
     try:
-        parser = LiteralParser(ctx, text, name)
+        parser = kind(ctx, text, name)
         return read(parser)
     except ParseError as error:
         raise _syntax_error(error.msg, error.span.start, text, name) from error

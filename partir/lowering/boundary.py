@@ -1,8 +1,9 @@
-"""The boundary of a module as attributes of `main`: path, role, pairing and sharding of each argument and result.
+"""What a module says besides its ops: the actions it is written from; path, role, pairing and sharding of each end of `main`.
 
-    func.func public @main(%x: tensor<8x16xf32> {partir.path = ["batch", "x"], sdy.sharding = #sdy.sharding<@mesh, ...>})
+    module attributes {partir.actions = #partir.actions<tile value="batch/x" dim=0 axis="data">} {
+      func.func public @main(%x: tensor<8x16xf32> {partir.path = ["batch", "x"], sdy.sharding = #sdy.sharding<@mesh, ...>})
 
-So that text says what a `Signature` says, and addresses (`params/mlp/w`) mean the same after a round trip.
+So that text says what an `Assignment` and a `Signature` say, and addresses (`params/mlp/w`) mean the same after a round trip.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region
 
 from partir.dialect.constants import dtype_of
+from partir.dialect.core import ActionAttr, ActionsAttr
 from partir.dialect.sdy import MeshAttr, MeshOp, MeshShape, TensorShardingAttr
-from partir.errors import IRError, word
+from partir.errors import IRError, StrategyError, word
 from partir.mesh import Mesh
 from partir.program import Leaf, Path, Role, Signature
-from partir.sharding.actions import Replicate
-from partir.sharding.layout import Layout, axes_of, spec_of
+from partir.sharding.actions import Action, Replicate, from_json, to_json
+from partir.sharding.assignment import Fixed
+from partir.sharding.layout import Axes, Layout, axes_of, spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.rule import shape_of
 
@@ -29,8 +32,8 @@ ROLE = "partir.role"
 DONATED = "partir.donated"
 ARGUMENT = "partir.argument"
 """On a result: the number of the argument it is the new state of."""
-GATHERED_ONCE = "partir.gathered_once"
-"""On an argument: a `GatherOnce` names it."""
+FIXED = "partir.fixed"
+"""On a result: the sharding it is fixed to leave with, as by `out_shardings`."""
 SHARDING = "sdy.sharding"
 MESH = "mesh"
 
@@ -80,8 +83,9 @@ def module_of(
     mesh: Mesh | None,
     block: Block,
     shardings: tuple[Sequence[Attributes], Sequence[Attributes]] | None = None,
+    actions: ActionsAttr | None = None,
 ) -> ModuleOp:
-    """A module around the finished block of `main`, which says the signature and, where given, the shardings."""
+    """A module around the finished block of `main`, which says the signature and, where given, the shardings and actions."""
     returned = block.last_op
     assert isinstance(returned, ReturnOp)
     own = names(signature)
@@ -91,7 +95,8 @@ def module_of(
     arguments, results = (ArrayAttr([DictionaryAttr(entry) for entry in entries]) for entries in own)
     main = FuncOp("main", types, Region(block), "public", arg_attrs=arguments, res_attrs=results)
     ops = [main] if mesh is None else [mesh_op(mesh), main]
-    return ModuleOp(ops, sym_name=StringAttr(name) if name else None)
+    carried = {} if actions is None else {ActionsAttr.KEY: actions}
+    return ModuleOp(ops, carried, StringAttr(name) if name else None)
 
 
 def names(signature: Signature) -> tuple[list[Attributes], list[Attributes]]:
@@ -120,11 +125,16 @@ def shardings(plan: Plan) -> tuple[list[Attributes], list[Attributes]]:
     arguments: list[Attributes] = []
     for argument, layout in enumerate(plan.arguments):
         kept = pinned.get(argument, set()).difference(axes_of(plan.entries[argument]))
-        entry: Attributes = {SHARDING: _sharding(layout, [a for a in assignment.mesh.names if a in kept])}
-        if argument in assignment.gathered_once:
-            entry[GATHERED_ONCE] = UnitAttr()
-        arguments.append(entry)
-    return arguments, [{SHARDING: _sharding(layout)} for layout in plan.outputs]
+        arguments.append({SHARDING: _sharding(layout, [a for a in assignment.mesh.names if a in kept])})
+    results: list[Attributes] = [{SHARDING: _sharding(layout)} for layout in plan.outputs]
+    for result, dims in assignment.outputs:
+        results[result][FIXED] = TensorShardingAttr.of(MESH, dims)
+    return arguments, results
+
+
+def actions_attr(actions: Sequence[Action]) -> ActionsAttr:
+    """Actions as the attribute that a Core module carries."""
+    return ActionsAttr.of([ActionAttr.of(fields.pop("kind"), fields) for fields in map(to_json, actions)])
 
 
 def _sharding(layout: Layout, replicated: Sequence[str] = ()) -> TensorShardingAttr:
@@ -187,18 +197,35 @@ def entries(attrs: ArrayAttr[DictionaryAttr] | None, count: int) -> list[Attribu
     return [dict(entry.data) for entry in attrs] if attrs is not None else [{} for _ in range(count)]
 
 
-def is_written(main: FuncOp) -> bool:
-    """Whether `materialise` wrote a module, and so every argument says how it lies."""
-    given = entries(main.arg_attrs, len(main.function_type.inputs))
-    return bool(given) and all(PATH in entry and SHARDING in entry for entry in given)
+def actions_of(module: ModuleOp) -> tuple[Action, ...] | None:
+    """The actions a module carries; None where it carries none. Raises IRError for what is no action."""
+    attr = module.attributes.get(ActionsAttr.KEY)
+    if attr is None:
+        return None
+    if not isinstance(attr, ActionsAttr):
+        raise IRError(word(f"{ActionsAttr.KEY} holds no actions", where=str(attr), hint=f"#{ActionsAttr.name}<...>"))
+    try:
+        return tuple(from_json({**action.fields, "kind": action.kind.data}) for action in attr.actions)
+    except StrategyError as error:
+        raise IRError(str(error)) from None
 
 
-def axes_read(entry: Attributes, mesh: Mesh, where: str) -> tuple[list[tuple[str, ...]] | None, tuple[str, ...]]:
-    """The axes of each dim and the replicated axes that `sdy.sharding` says; None where there is no sharding."""
-    attr = entry.get(SHARDING)
+def fixed_read(entry: Attributes, mesh: Mesh, where: str) -> Fixed | None:
+    """The axes of each dim that a result is fixed to leave with, None for one that is left open; None where none is fixed."""
+    axes, _ = axes_read(entry, mesh, where, FIXED)
+    attr = entry.get(FIXED)
+    if axes is None or not isinstance(attr, TensorShardingAttr):
+        return None
+    return tuple(own if own or dim.is_closed else None for own, dim in zip(axes, attr.dims, strict=True))
+
+
+def axes_read(entry: Attributes, mesh: Mesh, where: str, key: str = SHARDING) -> tuple[list[Axes] | None, Axes]:
+    """The axes of each dim and the replicated axes that a sharding says; None where there is no sharding."""
+    attr = entry.get(key)
     if attr is None:
         return None, ()
-    assert isinstance(attr, TensorShardingAttr)
+    if not isinstance(attr, TensorShardingAttr):
+        raise IRError(word(f"{key} of {where} is no sharding", where=str(attr)))
     if isinstance(attr.mesh, MeshShape) and attr.mesh.axes != mesh.axes:
         raise IRError(word(f"{where} is sharded over another mesh than the module's", where=str(attr)))
     refs = [ref for dim in attr.dims for ref in dim.axes] + list(attr.replicated)

@@ -6,7 +6,7 @@ are no reshards and no pending sums in it: those are what a plan owes, and `to_s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -22,7 +22,7 @@ from partir.lowering.nest import Level, Nest, Nests
 from partir.lowering.writer import Writer, uncollected
 from partir.sharding.layout import Axes
 from partir.sharding.plan import Plan, RowPlan
-from partir.sharding.tables import CONTROL, OpRow
+from partir.sharding.tables import CONTROL
 
 PROPERTIES = "partir.properties"
 """On the outermost loop: those properties of the op that count elements of a dim which is cut, as they are of the whole op."""
@@ -32,13 +32,14 @@ PROPERTIES = "partir.properties"
 def materialise(plan: Plan) -> ModuleOp:
     """The program as Core IR: each op that the plan cuts stands in loops, all others as they are.
 
-    `main` carries the signature and the shardings of arguments and results, an op's sharding rule stands on its outermost
-    loop, and `partir.lowering.read_core` gives back the assignment.
+    The module carries the actions, `main` the signature and the shardings of arguments and results; an op's sharding rule
+    stands on its outermost loop. So `partir.lowering.read_core` gives back the assignment.
     """
-    program = plan.assignment.structure.program
+    assignment, program = plan.assignment, plan.assignment.structure.program
     with uncollected():
         block = _Materialiser(plan).run()
-    return boundary.module_of(program.name, program.signature, plan.assignment.mesh, block, boundary.shardings(plan))
+    carried = boundary.actions_attr(assignment.actions)
+    return boundary.module_of(program.name, program.signature, assignment.mesh, block, boundary.shardings(plan), carried)
 
 
 class _Materialiser:
@@ -47,12 +48,9 @@ class _Materialiser:
         self.tables = plan.assignment.structure.tables
         program = self.tables.program
         self.copier = Copier(program.signature, program.body.args)
-        self.values = self.copier.values
-        self.by_axis = plan.assignment.mesh.shape
         self.nests = Nests(plan)
         self.rows = {row.op: p for p, row in enumerate(self.tables.rows) if row.kind in ("claim", "follow")}
-        self.writer = Writer(self.copier.block)
-        self.frames: dict[tuple[str, tuple[Attribute, ...]], dict[str, Attribute]] = {}
+        self.loops = LoopWriter(plan)
 
     def run(self) -> Block:
         self.ops(self.tables.program.body)
@@ -68,12 +66,22 @@ class _Materialiser:
             elif nest is None or position is None:
                 self.copier.copy(op)
             else:
-                self.loops(self.tables.rows[position], self.plan.rows[position], nest)
+                values = self.copier.values
+                loop = self.loops.write(self.copier.block, op, self.plan.rows[position], nest, values)
+                values.update(zip(op.results, loop.results, strict=True))
 
-    def loops(self, row: OpRow, plan: RowPlan, nest: Nest) -> None:
-        """Write one op in its loops."""
-        op = row.op
-        operands = [self.values[v] for v in op.operands]
+
+class LoopWriter:
+    """Writes ops in their loops, one at a time."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.by_axis = plan.assignment.mesh.shape
+        self.writer = Writer(Block())
+        self.frames: dict[tuple[str, tuple[Attribute, ...]], dict[str, Attribute]] = {}
+
+    def write(self, into: Block, op: Operation, plan: RowPlan, nest: Nest, values: Mapping[SSAValue, SSAValue]) -> LoopOp:
+        """One op in its loops, at the end of a block; `values` are what the values it reads have become."""
+        operands = [values[v] for v in op.operands]
         blocks: list[Block] = []
         for level in nest.levels:
             blocks.append(self.enter(level, operands))
@@ -82,13 +90,14 @@ class _Materialiser:
         for m in plan.masks if isinstance(op, ScatterOp) else ():
             neutral = 0 if m.kind == "add" else 1
             operands[m.slot] = mask(self.writer, operands[m.slot], where.coordinate(m.axes), neutral)
-        captured = {v: self.values[v] for v in _outer_values(op) if v in self.values} if op.regions else {}
+        captured = {v: values[v] for v in captured_by(op)}
         results = localise(self.writer, op, operands, plan.operands, nest.inner, where, captured)
         attributes: dict[str, Attribute] = {}
         if (rule := op.attributes.get(OpShardingRuleAttr.KEY)) is not None:
             attributes[OpShardingRuleAttr.KEY] = rule
         if changed := _changed(op, innermost):
             attributes[PROPERTIES] = DictionaryAttr(changed)
+        loop: LoopOp | None = None
         for depth in reversed(range(len(blocks))):
             block, level = blocks[depth], nest.levels[depth]
             block.add_op(YieldOp.create(operands=results))
@@ -101,9 +110,10 @@ class _Materialiser:
                 attributes=attributes if depth == 0 else {},
                 regions=[Region(block)],
             )
-            (blocks[depth - 1] if depth else self.copier.block).add_op(loop)
+            (blocks[depth - 1] if depth else into).add_op(loop)
             results = list(loop.results)
-        self.values.update(zip(op.results, results, strict=True))
+        assert loop is not None
+        return loop
 
     def enter(self, level: Level, operands: list[SSAValue]) -> Block:
         """The block of one loop, with the slices it begins with; `operands` become what it has of them."""
@@ -154,8 +164,16 @@ class _Materialiser:
         return found
 
 
-def _outer_values(op: Operation) -> list[SSAValue]:
-    return [value for region in op.regions for inner in region.walk() for value in inner.operands]
+def captured_by(op: Operation) -> list[SSAValue]:
+    """The values from outside that the regions of an op read, each once."""
+    if not op.regions:
+        return []
+    inner = [other for region in op.regions for other in region.walk()]
+    own: set[SSAValue] = {
+        arg for other in (op, *inner) for region in other.regions for block in region.blocks for arg in block.args
+    }
+    own.update(result for other in inner for result in other.results)
+    return list(dict.fromkeys(value for other in inner for value in other.operands if value not in own))
 
 
 def _changed(op: Operation, block: Block) -> dict[str, Attribute]:

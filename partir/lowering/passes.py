@@ -1,7 +1,7 @@
 """The compiler as passes on text: `partir opt FILE -p 'partir-tile{value=x dim=0 axis=data},partir-to-spmd'`.
 
-A pass that decides reads the module back to its assignment, adds an action, and writes it again; so passes, tactics and
-searchers decide alike. Fields are options.
+A pass that decides reads the actions a module carries, adds one, and writes the module again; so passes, tactics and searchers
+decide alike. Fields are options.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from partir.dialect.core import LoopOp
+from partir.dialect.core import ActionsAttr, LoopOp
 from partir.dialect.sdy import MeshOp
 from partir.errors import IRError, MeshError, NoEffectError, TilingError, word
 from partir.lowering import boundary
@@ -28,7 +28,7 @@ from partir.sharding.actions import Action, Cut, GatherOnce, Prefer, Replicate, 
 
 @dataclass(frozen=True)
 class MeshPass(ModulePass):
-    """Give a module without loops its mesh, or another: `partir-mesh{axes="data=4,model=2"}`.
+    """Give a module on which nothing is decided its mesh, or another: `partir-mesh{axes="data=4,model=2"}`.
 
     before   func.func @main(...)
     after    sdy.mesh @mesh = <["data"=4, "model"=2]>
@@ -43,6 +43,9 @@ class MeshPass(ModulePass):
         mesh = _mesh(self.axes)
         if any(isinstance(inner, LoopOp) for inner in op.walk()):
             raise IRError(word("the module has loops over its mesh already", hint="partir-strip before partir-mesh"))
+        if boundary.actions_of(op):
+            raise IRError(word("the module has actions on its mesh already", hint="partir-strip before partir-mesh"))
+        op.attributes.pop(ActionsAttr.KEY, None)
         block = op.body.block
         for old in [old for old in block.ops if isinstance(old, MeshOp)]:
             block.erase_op(old)
@@ -138,7 +141,7 @@ class ToSpmdPass(ModulePass):
 
 @dataclass(frozen=True)
 class StripPass(ModulePass):
-    """Take away loops and shardings; names and sharding rules are made explicit.
+    """Take away loops, actions and shardings; names and sharding rules are made explicit.
 
     before   %y = loop "data"=4 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
     after    %y = tanh %x
@@ -189,10 +192,12 @@ def _act(module: ModuleOp, action: Action) -> None:
 
 
 def _replace(module: ModuleOp, new: ModuleOp) -> None:
-    """Give a module the contents of another."""
+    """Give a module the contents of another, and its actions."""
     block = new.body.detach_block(0)
     module.body.erase_block(0)
     module.body.add_block(block)
+    module.attributes.pop(ActionsAttr.KEY, None)
+    module.attributes.update(new.attributes)
     if new.sym_name is not None:
         module.properties["sym_name"] = new.sym_name
 

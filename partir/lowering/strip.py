@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
-from partir.dialect.core import CoordinateOp, LoopOp, PartAttr, SliceOp, TileAttr, YieldOp
+from partir.dialect.core import CoordinateOp, LoopOp, SliceOp, YieldOp
 from partir.dialect.sdy import MeshOp, OpShardingRuleAttr
 from partir.errors import IRError, word
 from partir.frontend.rules import standard_rule
@@ -24,36 +24,23 @@ AT_OWNER = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice
 """Ops at a running index, which have others around them where the dim they pick from is cut."""
 
 
-@dataclass(frozen=True)
-class Seen:
-    """One loop as it stands in the IR: axis, number of iterations, the (operand, tile) slices in it, its results."""
-
-    axis: str
-    size: int
-    slices: frozenset[tuple[int, TileAttr]]
-    parts: tuple[PartAttr, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Stripped:
-    """A program without loops; `nests` are the loops each of its ops stood in, outermost first, `loops` the outermost.
-
-    `intricate` are the ops that had others with them in the innermost loop, for indices or masks.
-    """
+    """A program without loops: `loops` are the outermost its ops stood in, `values` what the values of the module became."""
 
     program: Program
-    nests: dict[Operation, tuple[Seen, ...]]
     loops: dict[Operation, LoopOp]
-    intricate: tuple[Operation, ...] = ()
+    values: dict[SSAValue, SSAValue]
 
 
 def strip(module: ModuleOp) -> Stripped:
     """Take the loops off a Core module, which is left as it is; a module without loops is copied.
 
     before   %y = loop "data"=4 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
-    after    %y = tanh %x                                 and the nest of this op: ("data", 4, {(0, tile<0>)}, (tile<0>,))
+    after    %y = tanh %x
 
-    Raises IRError for a loop that does not stand around one op, and for a module that is not Core IR.
+    What a loop slices is not looked at (see `compare`). Raises IRError for a loop that does not stand around one op, and for a
+    module that is not Core IR.
     """
     main = boundary.main_of(module)
     rest = [op for op in module.body.block.ops if op is not main and not isinstance(op, MeshOp)]
@@ -71,21 +58,19 @@ class _Stripper:
         self.main = main
         self.signature = boundary.signature_of(main)
         self.copier = Copier(self.signature, main.body.blocks[0].args)
-        self.nests: dict[Operation, tuple[Seen, ...]] = {}
         self.loops: dict[Operation, LoopOp] = {}
-        self.intricate: list[Operation] = []
+        self.shared: dict[Attribute, Attribute] = {}
 
     def run(self, name: str) -> Stripped:
         self.ops(self.main.body.blocks[0])
         module = boundary.module_of(name, self.signature, None, self.copier.block)
-        return Stripped(Program(module, self.signature, name), self.nests, self.loops, tuple(self.intricate))
+        return Stripped(Program(module, self.signature, name), self.loops, self.copier.values)
 
     def ops(self, block: Block) -> None:
         """Copy the ops of a block, each nest of loops as the one op it stands for, inside control flow as well."""
         for op in block.ops:
             if isinstance(op, LoopOp):
-                new, self.nests[new] = self.nest(op)
-                self.loops[new] = op
+                self.loops[self.nest(op)] = op
             elif op.name in CONTROL and op.regions:
                 self.copier.copy_control(op, self.ops)
             elif op.name.startswith("spmd.") or isinstance(op, SliceOp | CoordinateOp):
@@ -94,14 +79,19 @@ class _Stripper:
                 self.complete(self.copier.copy(op))
 
     def complete(self, op: Operation) -> None:
-        """Give an op of hand-written text the sharding rule that the frontend would have given it."""
-        if OpShardingRuleAttr.KEY not in op.attributes:
-            rule = standard_rule(op)
-            if rule is not None:
-                op.attributes[OpShardingRuleAttr.KEY] = rule
+        """Give an op of hand-written text the sharding rule that the frontend would have given it, and equal attributes one
+        object, as the frontend does: what is known of a rule, a plan or a loop is worked out once for each."""
+        rule = op.attributes.get(OpShardingRuleAttr.KEY) or standard_rule(op)
+        if rule is not None:
+            op.attributes[OpShardingRuleAttr.KEY] = self.share(rule)
+            op.properties = {name: self.share(attr) for name, attr in op.properties.items()}
 
-    def nest(self, outermost: LoopOp) -> tuple[Operation, tuple[Seen, ...]]:
-        """The op that a nest of loops is made of, on whole values, and the loops."""
+    def share(self, attribute: Attribute) -> Attribute:
+        """The attribute, or the first one that equals it."""
+        return self.shared.setdefault(attribute, attribute)
+
+    def nest(self, outermost: LoopOp) -> Operation:
+        """Write the op that a nest of loops is made of, on whole values."""
         reading = _Nest(outermost)
         op = reading.op
         values = self.copier.values
@@ -109,9 +99,8 @@ class _Stripper:
         attributes = dict(op.attributes)
         if (rule := outermost.attributes.get(OpShardingRuleAttr.KEY)) is not None:
             attributes[OpShardingRuleAttr.KEY] = rule
-        sources = [reading.source(operand) for operand in op.operands]
         new = type(op).create(
-            operands=[values[source] for source, _ in sources],
+            operands=[values[reading.source(operand)] for operand in op.operands],
             result_types=list(outermost.result_types),
             properties=dict(op.properties) | (dict(stored.data) if isinstance(stored, DictionaryAttr) else {}),
             attributes=attributes,
@@ -119,21 +108,7 @@ class _Stripper:
         )
         self.complete(new)
         self.copier.add(new, outermost.results)
-        if reading.helped:
-            self.intricate.append(new)
-        slices: list[set[tuple[int, TileAttr]]] = [set() for _ in reading.loops]
-        for slot, (_, cuts) in enumerate(sources):
-            for depth, tile in cuts:
-                slices[depth].add((slot, tile))
-        seen = [
-            Seen(loop.axis.data, loop.trip_count, frozenset(own), loop.results_as.data)
-            for loop, own in zip(reading.loops, slices, strict=True)
-        ]
-        return new, tuple(seen)
-
-
-Source = tuple[SSAValue, tuple[tuple[int, TileAttr], ...]]
-"""A value outside the loops, and the slices (depth of the loop, tile) taken of it."""
+        return new
 
 
 class _Nest:
@@ -141,9 +116,8 @@ class _Nest:
 
     def __init__(self, outermost: LoopOp) -> None:
         self.loops: list[LoopOp] = []
-        self.inside: dict[SSAValue, Source | None] = {}
-        """Sources of the values made inside; None for what is made of constants and coordinates alone."""
-        self.helped = False
+        self.inside: dict[SSAValue, SSAValue | None] = {}
+        """What the values made inside are made of; None for what is made of constants and coordinates alone."""
         inner: LoopOp | None = outermost
         while inner is not None:
             self.loops.append(inner)
@@ -152,14 +126,12 @@ class _Nest:
 
     def enter(self, loop: LoopOp) -> LoopOp | None:
         """Read the slices of a loop; the loop inside it, if that is all it has besides."""
-        depth_of: dict[SSAValue, int] = {around.index: depth for depth, around in enumerate(self.loops)}
         rest: list[Operation] = []
         for op in loop.body.block.ops:
             if isinstance(op, SliceOp):
-                source, cuts = self.source(op.x)
-                self.inside[op.result] = source, (*cuts, (depth_of[op.index], op.tile))
+                self.inside[op.results[0]] = self.source(op.operands[0])
             elif isinstance(op, CoordinateOp):
-                self.inside[op.result] = None
+                self.inside[op.results[0]] = None
             elif not isinstance(op, YieldOp):
                 rest.append(op)
         if not any(isinstance(op, LoopOp) for op in rest):
@@ -181,7 +153,6 @@ class _Nest:
         found = [op for op in ops if isinstance(op, GatherOp | ScatterOp) or op.name in AT_OWNER]
         if len(found) != 1:
             raise self.refuse(f"its innermost body has {len(ops)} ops")
-        self.helped = True
         for op in ops:
             if op is found[0]:
                 break
@@ -192,17 +163,15 @@ class _Nest:
             self.inside.update((result, source) for result in op.results)
         return found[0]
 
-    def source(self, value: SSAValue) -> Source:
-        """Where an operand comes from."""
+    def source(self, value: SSAValue) -> SSAValue:
+        """The value outside the loops that an operand is, or is a part of."""
         found = self.source_or_none(value)
         if found is None:
             raise self.refuse("it reads a constant that is made inside it")
         return found
 
-    def source_or_none(self, value: SSAValue) -> Source | None:
-        if value in self.inside:
-            return self.inside[value]
-        return value, ()
+    def source_or_none(self, value: SSAValue) -> SSAValue | None:
+        return self.inside.get(value, value)
 
     def check_yield(self, loop: LoopOp, op: Operation) -> None:
         if tuple(loop.yielded) != tuple(op.results):

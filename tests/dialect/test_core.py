@@ -10,6 +10,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from partir.dialect.core import (
     INDEX,
+    ActionAttr,
+    ActionsAttr,
     AnyAttr,
     BarrierOp,
     CoordinateOp,
@@ -139,6 +141,16 @@ def test_identities_keep_types() -> None:
         (ReduceAttr.of(Kind.MAX), "#partir.reduce<max>"),
         (AnyAttr(), "#partir.any"),
         (KindAttr.of("and"), "#partir<kind and>"),
+        (
+            ActionAttr.of("tile", {"value": 'a/"b"', "dim": -1, "axis": "x"}),
+            '#partir.action<tile value="a/\\22b\\22" dim=-1 axis="x">',
+        ),
+        (ActionAttr.of("none", {}), "#partir.action<none>"),
+        (ActionsAttr.of([]), "#partir.actions<>"),
+        (
+            ActionsAttr.of([ActionAttr.of("cut", {"value": "a", "dim": 1}), ActionAttr.of("gather_once", {"value": "b"})]),
+            '#partir.actions<\n  cut value="a" dim=1,\n  gather_once value="b"\n>',
+        ),
         (OriginAttr.of('a/"b"', Phase.BACKWARD, "gpt.py:81"), '#partir.origin<"a/\\22b\\22", backward, "gpt.py:81">'),
     ],
 )
@@ -153,12 +165,33 @@ def test_attributes_print_and_parse(attribute: object, text: str) -> None:
         ("#partir.tile<-1>", "tile of dim -1, which is negative"),
         ("#partir.tile<0, 0>", "tile with outer 0, which must be 1 or more"),
         ("#partir.reduce<mean>", "Expected `add`, `mul`, `max`, `min`, `and`, or `or`"),
+        ('#partir.action<tile value="a" value="b">', "value twice in one action"),
+        ("#partir.action<tile value=x>", "Expected integer literal"),
+        ('#partir.action<tile value "x">', "Expected '='"),
+        ("#partir.actions<tile, 3>", "identifier expected"),
         ('#partir.origin<"a", sideways, "b">', "Expected `forward`, `backward`, or `recomputed`"),
     ],
 )
 def test_attributes_refuse(text: str, message: str) -> None:
     with pytest.raises(IRError, match=re.escape(message)):
         parse_attribute(text)
+
+
+def test_a_module_carries_actions() -> None:
+    actions = '{partir.actions = #partir.actions<tile value="x" dim=0 axis="a">}'
+    module = parse(f"builtin.module @step attributes {actions} {{ func.func @f() {{ func.return }} }}")
+
+    text = to_text(module)
+
+    assert text.startswith(
+        'builtin.module @step attributes {partir.actions = #partir.actions<\n  tile value="x" dim=0 axis="a"\n>} {\n  func.func'
+    )
+    assert to_text(parse(text)) == to_text(parse(to_generic(module))) == text
+    actions = module.attributes[ActionsAttr.KEY]
+    assert isinstance(actions, ActionsAttr)
+    assert [(action.kind.data, action.fields) for action in actions.actions] == [
+        ("tile", {"value": "x", "dim": 0, "axis": "a"})
+    ]
 
 
 def test_equal_attributes_are_one_object() -> None:

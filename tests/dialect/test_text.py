@@ -76,6 +76,19 @@ def test_the_same_text_is_the_same_object() -> None:
     assert attribute_text(parse_attribute("tensor<8x16xf32>")) == "tensor<8x16xf32>"
 
 
+def test_a_module_has_its_types_rules_and_origins_once() -> None:
+    rule, origin = "#sdy.op_sharding_rule<([i], [i])->([i]) {i=8}>", '#partir.origin<"a/b", forward, "c:1">'
+    said = f"{{sdy.sharding_rule = {rule}, partir.origin = {origin}}} : tensor<8xf32>"
+    body = f"%z = stablehlo.add %x, %x {said}\n%y = stablehlo.add %z, %z {said}"
+    module = parse(PROGRAM.replace("%y = stablehlo.add %x, %x : tensor<8xf32>", body))
+
+    first, second, _ = module.body.block.first_op.body.block.ops
+    assert first.results[0].type is second.results[0].type is parse_attribute("tensor<8xf32>")
+    assert len(first.attributes) == 2
+    for name, attribute in first.attributes.items():
+        assert second.attributes[name] is attribute
+
+
 def test_long_literals_are_not_kept() -> None:
     text = f"dense<[{', '.join(map(str, range(2000)))}]> : tensor<2000xi32>"
 

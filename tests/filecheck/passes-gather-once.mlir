@@ -20,7 +20,12 @@ func.func @main(%w: tensor<8x8xf32> {partir.role = "state"}, %x: tensor<16x8xf32
 // AGAIN-NEXT:   [[HELD:%[0-9]+]], {{%[0-9]+}} = partir.barrier [[W]], [[UP]]
 // AGAIN-NEXT:   spmd.all_gather [[HELD]] tile<0> ["data"=4]
 
-// CORE:       func.func public @main(%w: tensor<8x8xf32> {partir.path = ["w"], partir.role = "state", sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>, partir.gathered_once}
+// CORE:       builtin.module attributes {partir.actions = #partir.actions<
+// CORE-NEXT:    tile value="x" dim=0 axis="data",
+// CORE-NEXT:    tile value="w" dim=0 axis="data",
+// CORE-NEXT:    gather_once value="w"
+// CORE-NEXT:  >} {
+// CORE:       func.func public @main(%w: tensor<8x8xf32> {partir.path = ["w"], partir.role = "state", sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}
 // CORE:       partir.loop "data"=4 [tile<0>]
 
 // ONCE:       func.func public @main([[W:%[0-9]+]]: tensor<2x8xf32> {{.*}}, [[X:%[0-9]+]]: tensor<4x8xf32>

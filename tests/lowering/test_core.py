@@ -1,10 +1,14 @@
-"""Core IR is written from a plan and read back, through text, to an assignment that decides the same."""
+"""Core IR is written from a plan and read back, through text, to the assignment it is written from."""
 
 import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 from programs import PROGRAMS
+from zoo_cases import CASES, MODELS
 
 import partir
 from partir.dialect.text import parse, to_text
@@ -53,18 +57,11 @@ def core_of(assignment: Assignment):
     return materialise(plan.make(assignment))
 
 
-def assert_decides_the_same(read: Assignment, written: Assignment) -> None:
-    """At every argument and every op that decides; ops that follow lie as their operands do, whoever has a claim there.
-
-    Whether an argument is cut along an inner part of a dim, which no sharding says, only its class tells: not where it is cut
-    off from that.
-    """
-    assert plan.make(read).arguments == plan.make(written).arguments
-    if not any(isinstance(action, Cut) for action in written.actions):
-        assert read.argument_axes == written.argument_axes
-    decides = np.array([row.kind == "claim" for row in written.structure.tables.rows])
-    for axis in written.mesh.names:
-        assert np.array_equal(read.winners[axis][decides], written.winners[axis][decides])
+def assert_reads_as(read: Assignment, written: Assignment) -> None:
+    """The same actions, in the same order, and so the same at every argument and op."""
+    assert (read.mesh, read.actions, read.outputs) == (written.mesh, written.actions, written.outputs)
+    assert read.same_effect(written)
+    assert plan.make(read).outputs == plan.make(written).outputs
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -81,25 +78,60 @@ def test_any_actions_can_be_read_back_from_text(name):
 
         try:
             assert to_text(core_of(read)) == text
-            assert_decides_the_same(read, assignment)
+            assert_reads_as(read, assignment)
             assert plan.make(read).collectives == plan.make(assignment).collectives
         except BaseException as error:
             error.add_note(f"{name}, seed {seed}: {assignment.actions}\nread as {read.actions}")
             raise
 
 
-def test_known_strategies_read_back_as_few_actions():
-    example = partir.zoo.gpt(layers=2, d_model=32, heads=4, vocab=64, seq=16, batch=8)
-    traced = partir.jit(example.fun, mesh=Mesh(data=4, model=2), donate_argnums=example.donate_argnums).trace(*example.args)
-    schedule = [partir.DataParallel("data"), partir.Megatron("model"), partir.ZeRO("data", stage=3)]
-    part = traced.partition(schedule)
+@functools.cache
+def traced(model: str) -> partir.Traced:
+    example = MODELS[model]()
+    return partir.jit(example.fun, mesh=Mesh(data=4, model=2), donate_argnums=example.donate_argnums).trace(*example.args)
 
-    read = read_core(part.core)
 
-    assert read.same_effect(part.assignment)
+@pytest.mark.parametrize(("model", "schedule"), CASES)
+def test_the_schedules_of_the_zoo_read_back(model, schedule):
+    part = traced(model).partition(CASES[model, schedule])
+
+    read = read_core(parse(to_text(part.core)))
+
+    assert_reads_as(read, part.assignment)
     assert plan.make(read).collectives == part.collectives
-    assert len(read.actions) < 10
-    assert len(read_core(part.core_after(0)).actions) == 1
+    assert read_core(part.core_after(0)).actions == part.stages[0].assignment.actions
+
+
+def test_fixed_shardings_read_back():
+    def step(w, x):
+        return jnp.tanh(x @ w), w * 2
+
+    traced = partir.jit(
+        step,
+        mesh=Mesh(data=4, model=2, one=1),
+        in_shardings=(P(None, "model"), None),
+        out_shardings=(P(("model", "data")), P("one", None)),
+    ).trace(*[jax.ShapeDtypeStruct((16, 16), "float32")] * 2)
+    part = traced.partition([partir.DataParallel("data")])
+    assert part.assignment.outputs
+
+    text = to_text(part.core)
+    read = read_core(parse(text))
+
+    assert_reads_as(read, part.assignment)
+    assert 'partir.fixed = #sdy.sharding<@mesh, [{"model", "data"}, {}]>' in text
+    assert to_text(core_of(read)) == text
+
+
+@pytest.mark.parametrize("constraint", [P("model"), P()])
+def test_what_the_user_said_reads_back_once(constraint):
+    def step(x):
+        return partir.constrain(jnp.tanh(x), constraint) + 1
+
+    traced = partir.jit(step, mesh=Mesh(data=4, model=2)).trace(jax.ShapeDtypeStruct((16, 16), "float32"))
+    part = traced.partition([partir.DataParallel("data")])
+
+    assert_reads_as(read_core(parse(to_text(part.core))), part.assignment)
 
 
 def test_the_program_comes_back_with_names_state_and_rules():

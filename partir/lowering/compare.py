@@ -1,0 +1,166 @@
+"""A Core module beside what its actions make: the first place where they differ, whatever values are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from partir.dialect.text import to_text
+from partir.errors import IRError, word
+from partir.lowering import boundary
+from partir.lowering.materialise import PROPERTIES, LoopWriter, captured_by
+from partir.lowering.nest import Nest, Nests
+from partir.lowering.strip import Stripped, where_of
+from partir.sharding.plan import Plan, RowPlan
+
+ANEW = "partir-strip takes away what was decided; the passes that decide (partir-tile, ...) write actions and loops alike"
+
+Types = tuple[Attribute, ...]
+Entry = tuple[Operation, list[int | None], list[Attribute], list[Types]]
+"""An op, the numbers of its operands, the types of its results, and of the arguments of each block in it."""
+
+
+def check_same(main: FuncOp, stripped: Stripped, plan: Plan) -> None:
+    """Raise IRError, with both ops, where the loops or the shardings of a module are not those that `plan` makes.
+
+    Sharding rules, and the shardings of arguments and results, need not be said at all.
+    """
+    _check_loops(stripped, plan)
+    _check_shardings(main, plan)
+
+
+def _check_loops(stripped: Stripped, plan: Plan) -> None:
+    """Compare the loops of each op. What stands in none is in the module as it is in the program."""
+    patterns = _Patterns(plan)
+    text_of = {new: old for old, new in stripped.values.items()}
+    left = dict(stripped.loops)
+    for position, row in enumerate(plan.assignment.structure.tables.rows):
+        nest, loop = patterns.nests.of(position, row), left.pop(row.op, None)
+        if loop is None:
+            if nest is not None:
+                raise _differ(row.op, row.op, patterns.of(row.op, plan.rows[position], nest)[0][0])
+        elif nest is None:
+            raise _differ(loop, loop, row.op)
+        else:
+            number = {text_of[value]: i for i, value in enumerate(_read(row.op))}
+            expected = patterns.of(row.op, plan.rows[position], nest)
+            for text, made in zip_longest(_entries(loop, number), expected):
+                why = "another number of ops" if text is None or made is None else _difference(text, made)
+                if why:
+                    raise _differ(loop, *(None if entry is None else entry[0] for entry in (text, made)), why=why)
+    for op, loop in left.items():
+        raise _differ(loop, loop, op)
+
+
+class _Patterns:
+    """The loops that a plan puts around ops, as entries; repeated layers share them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.nests = Nests(plan)
+        self.writer = LoopWriter(plan)
+        self.made: dict[object, list[tuple[Operation, list[Entry]]]] = {}
+
+    def of(self, op: Operation, plan: RowPlan, nest: Nest) -> list[Entry]:
+        """The loops of one op, which stand in a block of their own."""
+        alike = [] if op.regions else self.made.setdefault((id(nest), id(plan), op.name), [])
+        for other, entries in alike:
+            if _alike(op, other):
+                return entries
+        reads = _read(op)
+        block = Block(arg_types=[value.type for value in reads])
+        values = dict(zip(reads, block.args, strict=True))
+        loop = self.writer.write(block, op, plan, nest, values)
+        entries = list(_entries(loop, {value: i for i, value in enumerate(block.args)}))
+        alike.append((op, entries))
+        return entries
+
+
+def _read(op: Operation) -> list[SSAValue]:
+    """The values that an op reads, each once."""
+    return list(dict.fromkeys([*op.operands, *captured_by(op)]))
+
+
+def _alike(a: Operation, b: Operation) -> bool:
+    """Whether two ops of one name, without regions and cut alike, stand in the same loops."""
+    if a.properties != b.properties or a.result_types != b.result_types:
+        return False
+    slots = [[list(op.operands).index(value) for value in op.operands] for op in (a, b)]
+    return slots[0] == slots[1] and [v.type for v in a.operands] == [v.type for v in b.operands]
+
+
+def _entries(loop: Operation, number: dict[SSAValue, int]) -> Iterator[Entry]:
+    """The ops of a loop, outermost first; `number` has the values from outside and gets those inside."""
+    for op in loop.walk():
+        read = [number.get(value) for value in op.operands]
+        types: list[Attribute] = []
+        for value in op.results:
+            number[value] = len(number)
+            types.append(value.type)
+        blocks: list[Types] = []
+        if op.regions:
+            for block in (block for region in op.regions for block in region.blocks):
+                blocks.append(tuple(block.arg_types))
+                for value in block.args:
+                    number[value] = len(number)
+        yield op, read, types, blocks
+
+
+def _difference(text: Entry, made: Entry) -> str:
+    """What two ops differ in, their bodies aside; empty where they are the same."""
+    a, b = text[0], made[0]
+    if a.name != b.name:
+        return "another op"
+    if a.properties != b.properties:
+        return (
+            f"another {next(key for key in (*a.properties, *b.properties) if a.properties.get(key) != b.properties.get(key))}"
+        )
+    if a.attributes.get(PROPERTIES) != b.attributes.get(PROPERTIES):
+        return f"another {PROPERTIES}"
+    if text[1:] == made[1:]:
+        return ""
+    return "other operands" if text[1] != made[1] else "another type"
+
+
+def _differ(at: Operation, text: Operation | None, made: Operation | None, why: str = "") -> IRError:
+    """The error for the first ops that differ; `at` is the outermost loop."""
+    what = "the loops are not those that the module's actions make"
+    return IRError(
+        word(
+            f"{what}: {why}" if why else what,
+            where=where_of(at),
+            why=f"the text has      {_line(text)}\n{'':10}the actions make  {_line(made)}",
+            hint=ANEW,
+        )
+    )
+
+
+def _line(op: Operation | None) -> str:
+    """The first line of an op."""
+    if op is None:
+        return "nothing more"
+    line = to_text(op).splitlines()[0].removesuffix(" {")
+    return line if len(line) <= 160 else line[:157] + "..."
+
+
+def _check_shardings(main: FuncOp, plan: Plan) -> None:
+    """Compare the shardings of arguments and results, where they are said."""
+    signature, mesh = plan.assignment.structure.program.signature, plan.assignment.mesh
+    arguments, results = boundary.shardings(plan)
+    for what, leaves, attrs, made in (
+        ("argument", signature.arguments, main.arg_attrs, arguments),
+        ("result", signature.results, main.res_attrs, results),
+    ):
+        for said, by_actions, leaf in zip(boundary.entries(attrs, len(leaves)), made, leaves, strict=True):
+            own, expected = (boundary.axes_read(entry, mesh, leaf.name) for entry in (said, by_actions))
+            if boundary.SHARDING in said and own != expected:
+                raise IRError(
+                    word(
+                        f"{what} {leaf.name} is not sharded as the module's actions make it",
+                        where=f"the text has {said[boundary.SHARDING]}",
+                        why=f"the actions make {by_actions[boundary.SHARDING]}",
+                        hint=ANEW,
+                    )
+                )
