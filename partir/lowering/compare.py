@@ -41,12 +41,13 @@ def _check_loops(stripped: Stripped, plan: Plan) -> None:
         nest, loop = patterns.nests.of(position, row), left.pop(row.op, None)
         if loop is None:
             if nest is not None:
-                raise _differ(row.op, row.op, patterns.of(row.op, plan.rows[position], nest)[0][0])
+                raise _differ(row.op, row.op, patterns.of(row.op, _reads(row.op), plan.rows[position], nest)[0][0])
         elif nest is None:
             raise _differ(loop, loop, row.op)
         else:
-            number = {text_of[value]: i for i, value in enumerate(_read(row.op))}
-            expected = patterns.of(row.op, plan.rows[position], nest)
+            reads = _reads(row.op)
+            number = {text_of[value]: i for i, value in enumerate(reads)}
+            expected = patterns.of(row.op, reads, plan.rows[position], nest)
             for text, made in zip_longest(_entries(loop, number), expected):
                 why = "another number of ops" if text is None or made is None else _difference(text, made)
                 if why:
@@ -56,39 +57,28 @@ def _check_loops(stripped: Stripped, plan: Plan) -> None:
 
 
 class _Patterns:
-    """The loops that a plan puts around ops, as entries; repeated layers share them."""
+    """The loops that a plan puts around ops, as entries; repeated layers share them, as equal attributes are one object."""
 
     def __init__(self, plan: Plan) -> None:
         self.nests = Nests(plan)
         self.writer = LoopWriter(plan)
-        self.made: dict[object, list[tuple[Operation, list[Entry]]]] = {}
+        self.made: dict[object, list[Entry]] = {}
 
-    def of(self, op: Operation, plan: RowPlan, nest: Nest) -> list[Entry]:
+    def of(self, op: Operation, reads: list[SSAValue], plan: RowPlan, nest: Nest) -> list[Entry]:
         """The loops of one op, which stand in a block of their own."""
-        alike = [] if op.regions else self.made.setdefault((id(nest), id(plan), op.name), [])
-        for other, entries in alike:
-            if _alike(op, other):
-                return entries
-        reads = _read(op)
-        block = Block(arg_types=[value.type for value in reads])
-        values = dict(zip(reads, block.args, strict=True))
-        loop = self.writer.write(block, op, plan, nest, values)
-        entries = list(_entries(loop, {value: i for i, value in enumerate(block.args)}))
-        alike.append((op, entries))
-        return entries
+        says = [nest, plan, *op.properties.values(), *(value.type for value in (*op.operands, *op.results))]
+        key = (op.name, *op.properties, *map(id, says), *map(reads.index, op.operands))
+        found = None if op.regions else self.made.get(key)
+        if found is None:
+            block = Block(arg_types=[value.type for value in reads])
+            loop = self.writer.write(block, op, plan, nest, dict(zip(reads, block.args, strict=True)))
+            found = self.made[key] = list(_entries(loop, {value: i for i, value in enumerate(block.args)}))
+        return found
 
 
-def _read(op: Operation) -> list[SSAValue]:
+def _reads(op: Operation) -> list[SSAValue]:
     """The values that an op reads, each once."""
     return list(dict.fromkeys([*op.operands, *captured_by(op)]))
-
-
-def _alike(a: Operation, b: Operation) -> bool:
-    """Whether two ops of one name, without regions and cut alike, stand in the same loops."""
-    if a.properties != b.properties or a.result_types != b.result_types:
-        return False
-    slots = [[list(op.operands).index(value) for value in op.operands] for op in (a, b)]
-    return slots[0] == slots[1] and [v.type for v in a.operands] == [v.type for v in b.operands]
 
 
 def _entries(loop: Operation, number: dict[SSAValue, int]) -> Iterator[Entry]:
