@@ -29,7 +29,7 @@ from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, check_arguments, concrete_mesh
 from partir.runtime.judge import judge_text
 from partir.sharding import plan as plan_
-from partir.sharding.actions import Action
+from partir.sharding.actions import Action, ReduceIn
 from partir.sharding.assignment import Assignment
 from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
@@ -44,6 +44,7 @@ from partir.viz import report as report_
 from partir.viz.costs import largest, priced_conflicts
 from partir.viz.difference import difference
 from partir.viz.explain import explanation
+from partir.viz.sums import sums_lines
 from partir.viz.table import Table
 from partir.viz.verification import Verification
 
@@ -84,9 +85,12 @@ class Traced:
         shardings: tuple[Any, Any] = (None, None),
         compiler_options: tuple[tuple[str, Any], ...] = (),
         target: Target | None = None,
+        *,
+        reduce_dtype: str | None = None,
     ) -> None:
         self.program = program
         self.mesh = mesh
+        self.reduce_dtype = reduce_dtype
         self._schedule = schedule
         self._shardings = shardings
         self._compiler_options = compiler_options
@@ -155,7 +159,8 @@ class Traced:
         """The same function, imported again for another platform ("tpu", "cuda", "cpu"): ops differ between them."""
         assert self.program.again is not None
         program = self.program.again(platform)
-        return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, target)
+        options = self._compiler_options, target
+        return Traced(program, mesh, self._schedule, self._shardings, *options, reduce_dtype=self.reduce_dtype)
 
     def _run(self, schedule: Sequence[Tactic], mesh: Any, target: Target | str | None) -> Partitioned:
         mesh = self.mesh if mesh is None else mesh
@@ -172,7 +177,8 @@ class Traced:
         start = replace(start, outputs=pins.outputs)
         if not fixed:
             return start
-        return start.apply(*pins.actions, *self.structure.wishes(start.mesh).actions)
+        sums = [] if self.reduce_dtype is None else [ReduceIn(axis, self.reduce_dtype) for axis in start.mesh.names]
+        return start.apply(*sums, *pins.actions, *self.structure.wishes(start.mesh).actions)
 
     def __repr__(self) -> str:
         return (
@@ -298,10 +304,16 @@ class Partitioned:
         """What stayed whole, or was gathered for an op that cannot work on slices, and why."""
         return report_.whole_lines(self.plan)
 
+    @property
+    def sums(self) -> list[str]:
+        """In which dtype sums over devices are made, where that is not float32 or wider for all, or was asked for."""
+        return sums_lines(self.plan, self.target if self.has_target else None)
+
     def report(self) -> Table:
         """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
-        target, the largest costs and what the conflicts would cost the other way; then what stayed whole and why."""
-        notes = report_.shortened(self.whole, "stayed whole:")
+        target, the largest costs and what the conflicts would cost the other way; then in which dtype sums of narrow values
+        are made; then what stayed whole and why."""
+        notes = [*self.sums, *report_.shortened(self.whole, "stayed whole:")]
         if self._target is not None:
             names: dict[Action, str] = {}
             for stage in reversed(self.stages):
@@ -347,7 +359,9 @@ class Partitioned:
         positional, keywords = tree_of(trees.arguments, taken)
         names = [name for name in dict.fromkeys(leaf.path[0] for leaf in taken) if name not in keywords]
         shardings = dict(zip(names, positional, strict=False)) | keywords, tree_of(trees.results, theirs.results)
-        following = Traced(traced.program, self.mesh, None, shardings, self._compiler_options, self._target)
+        sums = self.traced.reduce_dtype
+        options = self._compiler_options, self._target
+        following = Traced(traced.program, self.mesh, None, shardings, *options, reduce_dtype=sums)
         return following.partition([])
 
     def specs(self) -> Table:
