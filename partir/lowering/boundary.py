@@ -7,7 +7,7 @@ So that text says what a `Signature` says, and addresses (`params/mlp/w`) mean t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, TensorType, UnitAttr, i64
@@ -19,7 +19,7 @@ from partir.dialect.sdy import MeshAttr, MeshOp, MeshShape, TensorShardingAttr
 from partir.errors import IRError, word
 from partir.mesh import Mesh
 from partir.program import Leaf, Path, Role, Signature
-from partir.sharding.actions import Replicate
+from partir.sharding.actions import ReduceIn, Replicate
 from partir.sharding.layout import Layout, axes_of, spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.rule import shape_of
@@ -31,6 +31,8 @@ ARGUMENT = "partir.argument"
 """On a result: the number of the argument it is the new state of."""
 GATHERED_ONCE = "partir.gathered_once"
 """On an argument: a `GatherOnce` names it."""
+SUMS = "partir.reduce_in"
+"""On `main`: by axis, the dtype that a `ReduceIn` asks for."""
 SHARDING = "sdy.sharding"
 MESH = "mesh"
 
@@ -125,6 +127,19 @@ def shardings(plan: Plan) -> tuple[list[Attributes], list[Attributes]]:
             entry[GATHERED_ONCE] = UnitAttr()
         arguments.append(entry)
     return arguments, [{SHARDING: _sharding(layout)} for layout in plan.outputs]
+
+
+def say_sums(module: ModuleOp, summed_in: Mapping[str, str]) -> None:
+    """Write down in which dtype sums over axes are asked for."""
+    if summed_in:
+        main_of(module).attributes[SUMS] = DictionaryAttr({axis: StringAttr(name) for axis, name in summed_in.items()})
+
+
+def sums_of(module: ModuleOp) -> list[ReduceIn]:
+    """What `say_sums` wrote."""
+    said = main_of(module).attributes.get(SUMS)
+    entries = said.data.items() if isinstance(said, DictionaryAttr) else ()
+    return [ReduceIn(axis, name.data) for axis, name in entries if isinstance(name, StringAttr)]
 
 
 def _sharding(layout: Layout, replicated: Sequence[str] = ()) -> TensorShardingAttr:

@@ -38,7 +38,9 @@ def materialise(plan: Plan) -> ModuleOp:
     program = plan.assignment.structure.program
     with uncollected():
         block = _Materialiser(plan).run()
-    return boundary.module_of(program.name, program.signature, plan.assignment.mesh, block, boundary.shardings(plan))
+    module = boundary.module_of(program.name, program.signature, plan.assignment.mesh, block, boundary.shardings(plan))
+    boundary.say_sums(module, plan.assignment.summed_in)
+    return module
 
 
 class _Materialiser:

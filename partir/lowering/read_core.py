@@ -53,11 +53,12 @@ def read_core(module: ModuleOp) -> Assignment:
     stripped = strip(module)
     structure = Structure.of(stripped.program)
     evidence = gather(structure, stripped, boundary.main_of(module), mesh)
+    sums = boundary.sums_of(module)
     if not stripped.nests and not evidence.written:
-        return _undecided(evidence)
+        return _undecided(evidence).apply(*sums)
     assignment, plan = _Reader(evidence).run()
     check_intricate(plan, stripped)
-    return assignment
+    return assignment.apply(*sums)
 
 
 def _undecided(evidence: Evidence) -> Assignment:

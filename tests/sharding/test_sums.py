@@ -7,8 +7,11 @@ import pytest
 
 import partir
 from partir import DataParallel, ReduceIn, Tile, ZeRO
+from partir.dialect.text import parse, to_text
 from partir.errors import NoEffectError, ProgramError, StrategyError
-from partir.sharding import quotient
+from partir.lowering.read_core import read_core
+from partir.lowering.to_spmd import to_spmd
+from partir.sharding import plan, quotient
 from partir.sharding.sums import dtype_name
 
 pytestmark = pytest.mark.jax
@@ -192,6 +195,16 @@ def test_the_report_says_in_which_dtype_and_how_to_change_it(dtype, asked, targe
     assert ("reduce_dtype='float32'" in "".join(found)) == (line is not None and "as the program says" in line)
 
 
+def test_core_ir_keeps_it():
+    part = traced().partition([DataParallel("data", reduce_dtype="float32")])
+
+    read = read_core(parse(to_text(part.core)))
+
+    assert read.summed_in == {"data": "float32"}
+    assert plan.make(read).collectives == part.collectives
+    assert str(to_spmd(plan.make(read))).count("convert") == str(part.spmd).count("convert")
+
+
 def test_explain_says_it():
     part = traced().partition([DataParallel("data", reduce_dtype="float32")])
 
@@ -209,9 +222,9 @@ def test_a_pending_sum_is_passed_on_by_the_bytes_that_it_is_sent_in():
     shape = jax.ShapeDtypeStruct
     args = shape((64, 8), "bfloat16"), shape((64, 8), "bfloat16"), shape((16, 64), "bfloat16")
     schedule = [Tile("x", 1, "data")]
-    plan = partir.jit(both, mesh=partir.Mesh(data=8)).trace(*args)
+    known = partir.jit(both, mesh=partir.Mesh(data=8)).trace(*args)
 
-    plain, wide = plan.partition(schedule), plan.partition([*schedule, ReduceIn("data", "float32")])
+    plain, wide = known.partition(schedule), known.partition([*schedule, ReduceIn("data", "float32")])
 
     assert plain.collectives == {"all_reduce": 2}, "two in bfloat16 are no more bytes than one in float32"
     assert wide.collectives == {"all_reduce": 1}, "of two in float32, one is enough"
