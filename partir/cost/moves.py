@@ -146,6 +146,7 @@ class _Mover:
         self.plan, self.wiring, self.sizes, self.standing = plan, wiring, sizes, standing
         self.planned = plan.assignment.structure.tables
         self.narrows = standing.kernels.fusing.narrow_operands
+        self.widens = bool(plan.assignment.summed_in or wiring.target.sums_as)
         self.found = Moves()
         self.links: dict[Axes, Link] = {}
         self.brought: dict[object, set[int]] = {}
@@ -198,12 +199,11 @@ class _Mover:
         value = settlement.value
         places = self.standing.settled(value)
         self.found.intervals.add(places.starts, places.stops, self.sizes.padded(value, settlement.after))
-        before = self.sizes.padded(value, settlement.before)
         if settlement.before != settlement.after:
-            self.found.intervals.add(places.after, places.after, before)
-        widest = max((self.widening(value, step) for step in settlement.steps), default=1.0)
+            self.found.intervals.add(places.after, places.after, self.sizes.padded(value, settlement.before))
+        widest = max([self.widening(value, step) for step in settlement.steps], default=1.0) if self.widens else 1.0
         if widest > 1:
-            self.found.intervals.add(places.after, places.after, before * widest)
+            self.found.intervals.add(places.after, places.after, self.sizes.padded(value, settlement.before) * widest)
             self.found.copied += self.widened(value, settlement, widest) * len(places.values)
         if places.interrupted:
             self.interrupt(places, self.sizes.padded(value, settlement.after))
@@ -301,8 +301,9 @@ class _Mover:
             if step.kind == "all_slice":
                 size /= devices
                 continue
-            wide = self.widening(value, step)
-            moved = size * devices if step.kind == "all_gather" else size if wide == 1 else size / scale * wide
+            moved = size * devices if step.kind == "all_gather" else size
+            if self.widens and step.reduction is not None:
+                moved = size / scale * self.widening(value, step)
             found.append((step, devices, moved, best(self.sent_as(step, devices), moved, link)))
             if step.kind == "all_gather":
                 size = moved

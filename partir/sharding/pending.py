@@ -132,9 +132,11 @@ def _worth(
         axes = axes_of_value[value]
         if axes not in devices:
             devices[axes] = assignment.mesh.size_of(*axes)
-        return tables.bytes_of[value] / devices[axes] * (scale(value, axis) if asked else 1.0)
+        own = tables.bytes_of[value] / devices[axes]
+        return own * widening(value, axis) if asked else own
 
-    def scale(value: int, axis: str) -> float:
+    def widening(value: int, axis: str) -> float:
+        """How many times as large as the value is what its sum sends."""
         found = scales.get((value, axis))
         if found is None:
             dtype = summed_in(tables.values[value].type, possible[value].get(axis), (axis,), asked)

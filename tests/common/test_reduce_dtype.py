@@ -273,8 +273,9 @@ def test_search_decides_with_the_bytes_that_are_asked_for():
     assert environment.exact(()).seconds == pytest.approx(parts.estimate.step_seconds)
 
 
-@pytest.mark.tpu
-@pytest.mark.parametrize("topology", ["tpu:v5e:2x4", "gpu:h100:8"])
+@pytest.mark.parametrize(
+    "topology", [pytest.param("tpu:v5e:2x4", marks=pytest.mark.tpu), pytest.param("gpu:h100:8", marks=pytest.mark.gpu)]
+)
 @pytest.mark.parametrize("asked", [None, "float32"])
 def test_the_real_compilers_send_the_planned_bytes(topology, asked):
     """As partir.cost.machines says: bfloat16 is sent as it is, and as float32 where that is asked for."""
