@@ -19,6 +19,7 @@ from partir.runtime.processes import agree
 from partir.sharding.strategy import Strategy
 from partir.sharding.sums import dtype_name
 from partir.stages import Partitioned, Schedule, Traced
+from partir.tactics.committed import layouts_of
 
 
 class ReplanWarning(UserWarning):
@@ -48,22 +49,20 @@ class Jitted:
         self._compiler_options = tuple((compiler_options or {}).items())
         self._target = target
         self._reduce_dtype = reduce_dtype
-        self._cache: dict[Any, Partitioned] = {}
-        self._first: list[tuple[Strategy, int]] = []
+        self._cache: dict[Any, list[Partitioned]] = {}
+        self._first: list[tuple[Strategy, int, frozenset[int]]] = []
 
     def __repr__(self) -> str:
         return f"<partir.jit of {name_of(self._fun)}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        static = static_names(self._fun, self._options.static_argnums, self._options.static_argnames, len(args))
-        dynamic = tuple(arg for i, arg in enumerate(args) if i not in static[0])
-        keywords = {name: value for name, value in kwargs.items() if name not in static[1]}
+        dynamic, keywords, static = self._dynamic(args, kwargs)
         leaves, tree = jax.tree.flatten((dynamic, keywords))
         fixed = tuple(args[i] for i in sorted(static[0]) if i < len(args))
         fixed += tuple((name, kwargs[name]) for name in sorted(kwargs) if name in static[1])
         key = (tree, tuple(map(_aval_key, leaves)), fixed, self._mesh_now())
         try:
-            found = self._cache.get(key)
+            plans = self._cache.setdefault(key, [])
         except TypeError as error:
             raise ProgramError(
                 word(
@@ -72,23 +71,33 @@ class Jitted:
                     hint="a tuple instead of a list, a frozen dataclass instead of a dict",
                 )
             ) from error
+        found = next((part for part in plans if part.takes(leaves)), None)
         if found is None:
-            found = self._cache[key] = self._partition(self.trace(*args, **kwargs))
+            traced = plans[0].traced.arriving(layouts_of(leaves)) if plans else self.trace(*args, **kwargs)
+            found = self._partition(traced)
+            plans.append(found)
         return found.run(dynamic, keywords)
+
+    def _dynamic(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Arguments and keywords without the static ones, and which those are."""
+        static = static_names(self._fun, self._options.static_argnums, self._options.static_argnames, len(args))
+        dynamic = tuple(arg for i, arg in enumerate(args) if i not in static[0])
+        return dynamic, {name: value for name, value in kwargs.items() if name not in static[1]}, static
 
     def _partition(self, traced: Traced) -> Partitioned:
         """The first call plans by the schedule; new shapes replay that strategy, and say so where it does not fit."""
         known = next((entry for entry in self._first if entry[0].suits(traced.program)), None)
         if known is None:
             part = traced.partition()
-            agreed = agree(part.strategy)
-            if agreed != part.strategy:
-                part = traced.replay(agreed)
-            self._first.append((part.strategy, len(part.assignment.claims.undivided)))
+            decided = Strategy.of(part.decided)
+            agreed, free = agree(decided, part.free)
+            if (agreed, free) != (decided, part.free):
+                part = traced.replay(agreed, free)
+            self._first.append((agreed, len(part.decided.claims.undivided), free))
             return part
-        strategy, undivided = known
-        part = traced.replay(strategy)
-        misfits = part.assignment.claims.undivided[undivided:]
+        strategy, undivided, free = known
+        part = traced.replay(strategy, free)
+        misfits = part.decided.claims.undivided[undivided:]
         if misfits:
             warnings.warn(
                 word(
@@ -104,8 +113,9 @@ class Jitted:
         """Import the function for these arguments (arrays or ShapeDtypeStructs), once."""
         mesh = self._mesh_now()
         program = trace(self._fun, args, kwargs, self._options, platform=_platform(mesh), mesh=Mesh.of(mesh))
-        options = self._compiler_options, self._target
-        return Traced(program, mesh, self._schedule, self._shardings, *options, reduce_dtype=self._reduce_dtype)
+        layouts = layouts_of(jax.tree.leaves(self._dynamic(args, kwargs)[:2]))
+        options = self._shardings, self._compiler_options, self._target, layouts, self._reduce_dtype
+        return Traced(program, mesh, self._schedule, *options)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Trace, partition and lower: a `jax.stages.Lowered`."""

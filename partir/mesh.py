@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from partir.errors import MeshError, word
@@ -20,6 +21,8 @@ class Mesh:
     """
 
     axes: tuple[tuple[str, int], ...]
+    device_ids: tuple[int, ...] = field(default=(), compare=False)
+    """The numbers of the devices in row-major order, where the mesh was made of devices; two meshes are equal without them."""
 
     def __init__(self, axes: Mapping[str, int] | Sequence[tuple[str, int]] = (), /, **sizes: int) -> None:
         pairs: tuple[tuple[str, Any], ...] = tuple(axes.items()) if isinstance(axes, Mapping) else tuple(axes)
@@ -32,6 +35,7 @@ class Mesh:
         if len({name for name, _ in pairs}) != len(pairs):
             raise MeshError(word(f"mesh axes {[name for name, _ in pairs]} are not all different"))
         object.__setattr__(self, "axes", pairs)
+        object.__setattr__(self, "device_ids", ())
 
     @classmethod
     def of(cls, mesh: Any) -> Mesh:
@@ -43,7 +47,14 @@ class Mesh:
             raise MeshError(
                 word(f"not a mesh: {mesh!r}", hint="jax.make_mesh((4, 2), ('data', 'model')), or partir.Mesh(data=4, model=2)")
             )
-        return cls([(str(name), int(size)) for name, size in shape.items()])
+        made = cls([(str(name), int(size)) for name, size in shape.items()])
+        return made if isinstance(mesh, Mapping) else made.on(_device_ids(mesh))
+
+    def on(self, device_ids: Sequence[int]) -> Mesh:
+        """This mesh, made of these devices."""
+        made = Mesh(self.axes)
+        object.__setattr__(made, "device_ids", tuple(device_ids))
+        return made
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -111,7 +122,91 @@ class Mesh:
             )
         return groups
 
+    def translated(self, axes: Sequence[str], theirs: Mesh) -> tuple[str, ...] | None:
+        """The axes, major first, that cut over this mesh as `axes` cut over another one: each device gets the same piece. None
+        where no axes do. Over a mesh of other devices a name means the axis of that name and size here.
+
+        >>> Mesh(x=4, y=2).translated(["z"], Mesh(z=8)), Mesh(x=4, y=2).translated(["a"], Mesh(a=2, b=4))
+        (('x', 'y'), None)
+        """
+        if theirs.axes == self.axes and theirs.device_ids in ((), self.device_ids):
+            return tuple(axes)
+        places = self.places_in(theirs)
+        if places is not None:
+            return self.cut_as(theirs, axes, places)
+        return tuple(axes) if all(self.shape.get(axis) == theirs.shape[axis] for axis in axes) else None
+
+    def places_in(self, theirs: Mesh) -> list[int] | None:
+        """Where each device of this mesh stands in another mesh of the same devices, both in row-major order; None where the
+        devices are others.
+
+        A mesh that was not made of devices stands for the same ones in the same order; where it has the axes of this one in
+        another order, for the devices of the same coordinates.
+        """
+        if theirs.size != self.size:
+            return None
+        if not theirs.device_ids:
+            return self.places_by_name(theirs) or list(range(self.size))
+        place = {device: position for position, device in enumerate(theirs.device_ids)}
+        ours = self.device_ids or sorted(place)
+        return [place[device] for device in ours] if place.keys() == set(ours) else None
+
+    def places_by_name(self, theirs: Mesh) -> list[int] | None:
+        """Where another mesh of the same axes, in whatever order, has what stands here; None if it has others."""
+        if sorted(theirs.axes) != sorted(self.axes):
+            return None
+        strides = {axis: theirs.stride_of(axis) for axis in theirs.names}
+        return [sum(index * strides[axis] for axis, index in position.items()) for position in self.coordinates()]
+
+    def cut_as(self, theirs: Mesh, axes: Sequence[str], places: Sequence[int]) -> tuple[str, ...] | None:
+        """The axes, major first, that cut over this mesh as `axes` over another in which its devices stand at `places`."""
+        if theirs.axes == self.axes and all(place == position for position, place in enumerate(places)):
+            return tuple(axes)
+        pieces = theirs.pieces(axes)
+        return self.axes_of([pieces[place] for place in places])
+
+    def pieces(self, axes: Sequence[str]) -> list[int]:
+        """Which piece each device has, in row-major order, of what is cut over `axes`, first axis major.
+
+        >>> Mesh(data=2, model=2).pieces(["model"])
+        [0, 1, 0, 1]
+        """
+        found: list[int] = []
+        for position in self.coordinates():
+            piece = 0
+            for axis in axes:
+                piece = piece * self.size_of(axis) + position[axis]
+            found.append(piece)
+        return found
+
+    def axes_of(self, pieces: Sequence[int]) -> tuple[str, ...] | None:
+        """The axes, major first, over which each device has such a piece: the converse of `pieces`; None if there are none.
+
+        >>> Mesh(x=4, y=2).axes_of([0, 1, 2, 3, 4, 5, 6, 7]), Mesh(x=4, y=2).axes_of([7, 6, 5, 4, 3, 2, 1, 0])
+        (('x', 'y'), None)
+        """
+        steps = {axis: pieces[self.stride_of(axis)] for axis, size in self.axes if size > 1}  # one step along each axis
+        axes = tuple(sorted((axis for axis, step in steps.items() if step > 0), key=lambda axis: -steps[axis]))
+        return axes if self.pieces(axes) == list(pieces) else None
+
+    def described(self, other: Mesh) -> str:
+        """The mesh as messages name it beside another: with its devices where theirs is another order or they are others."""
+        if not self.device_ids or self.device_ids == (other.device_ids or tuple(sorted(self.device_ids))):
+            return repr(self)
+        first = ", ".join(map(str, self.device_ids[:8]))
+        return f"{self!r} on devices {first}{', ...' if len(self.device_ids) > 8 else ''}"
+
     def __repr__(self) -> str:
         if all(name.isidentifier() for name in self.names):
             return f"Mesh({', '.join(f'{name}={size}' for name, size in self.axes)})"
         return f"Mesh({dict(self.axes)!r})"
+
+
+@lru_cache(maxsize=64)
+def _device_ids(mesh: Any) -> tuple[int, ...]:
+    """The numbers of a mesh's devices; nothing for one that has none (an abstract mesh raises when it is asked)."""
+    try:
+        devices = [] if mesh.empty else mesh.devices.flat
+    except (AttributeError, ValueError):
+        return ()
+    return tuple(int(device.id) for device in devices)

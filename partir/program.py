@@ -15,6 +15,7 @@ from xdsl.ir import Block, Operation
 
 from partir.dialect.core import OriginAttr
 from partir.errors import PathError, word
+from partir.mesh import Mesh
 
 Role = Literal["state", "input", "constant"]
 Path = tuple[str, ...]
@@ -25,7 +26,8 @@ class Leaf:
     """One array of the signature: its path from the argument (or result) name down, shape, dtype, and what it is for.
 
     `role` is `state` for what a step hands to the next (or is named like it), `constant` for a closed-over array that
-    became an argument, else `input`. `donated` says that the caller gave the buffer away.
+    became an argument, else `input`. `donated` says that the caller gave the buffer away. `memory` is the kind of memory that
+    it is kept in, "" for the device's own.
     """
 
     path: Path
@@ -33,6 +35,7 @@ class Leaf:
     dtype: str
     role: Role = "input"
     donated: bool = False
+    memory: str = ""
 
     @property
     def name(self) -> str:
@@ -123,8 +126,9 @@ class Program:
     """A function imported for one platform: its `main` in StableHLO with a sharding rule and an origin on each op.
 
     `constants` are the values of the arguments of role `constant` (the last ones); `host` is whatever the runtime needs
-    to run the program's host callbacks again, `trees` the pytrees of a call, `again` imports the function for another platform:
-    all opaque to the layers between.
+    to run the program's host callbacks again, `trees` the pytrees of a call, `again` imports the function for another platform
+    and mesh: all opaque to the layers between. `said_over` is the mesh over whose axes the import said what the function says
+    over meshes of its own; None where it names no others.
     """
 
     module: ModuleOp
@@ -135,7 +139,8 @@ class Program:
     trees: Any = None
     host: Any = None
     notes: tuple[str, ...] = field(default=())
-    again: Callable[[str], Program] | None = None
+    again: Callable[[str, Mesh | None], Program] | None = None
+    said_over: Mesh | None = None
 
     @cached_property
     def main(self) -> FuncOp:

@@ -8,7 +8,7 @@ from typing import Any
 from partir.cost.targets import Target
 from partir.errors import NoEffectError, PartirError, word
 from partir.search import Searcher
-from partir.sharding.actions import Action, GatherOnce, Prefer, ReduceIn, Replicate, Tile
+from partir.sharding.actions import Action, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
 from partir.sharding.strategy import Strategy
 from partir.stages import ClassInfo, Partitioned, Traced
 from partir.tactics import Search
@@ -40,6 +40,10 @@ class Session:
     def replicate(self, path: str, axis: str | None = None) -> Session:
         """Keep the arguments a pattern names whole on a mesh axis, against later steps."""
         return self._do(*(Replicate(name, self._axis(axis)) for name in self._names(path)))
+
+    def pin(self, path: str, dim: int, *axes: str) -> Session:
+        """Lay a dim of the arguments that a pattern names over exactly these axes (none: whole), whatever ops want of it."""
+        return self._do(*(Pin(name, dim, ",".join(axes)) for name in self._names(path)))
 
     def gather_once(self, path: str) -> Session:
         """Gather the parameters that a pattern names once in a step, not once in each phase, and keep them in between."""

@@ -37,7 +37,9 @@ from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.sharding.structure import Structure
 from partir.tactics import Decisions, Replay, Search, Stage, Tactic, run
+from partir.tactics.committed import Kept, Layouts, committed, deciders, free_arguments, kept, lines, moved
 from partir.tactics.follow import followed
+from partir.tactics.memories import moves_memory, with_memories
 from partir.tactics.pins import pins_of
 from partir.tactics.tactic import Judging
 from partir.viz import report as report_
@@ -85,11 +87,12 @@ class Traced:
         shardings: tuple[Any, Any] = (None, None),
         compiler_options: tuple[tuple[str, Any], ...] = (),
         target: Target | None = None,
-        *,
+        layouts: Layouts = (),
         reduce_dtype: str | None = None,
     ) -> None:
-        self.program = program
+        self.program = with_memories(program, layouts, *shardings)
         self.mesh = mesh
+        self.layouts = layouts
         self.reduce_dtype = reduce_dtype
         self._schedule = schedule
         self._shardings = shardings
@@ -149,26 +152,71 @@ class Traced:
 
         return Session(self, mesh, target)
 
-    def replay(self, strategy: Strategy) -> Partitioned:
-        """Take all the decisions of a strategy of this function, the fixed ones included."""
+    def replay(self, strategy: Strategy, free: frozenset[int] | None = None) -> Partitioned:
+        """Take all the decisions of a strategy of this function, the fixed ones included. `free` are the arguments that it
+        leaves as they come in; None finds them."""
         start = self._start(self.mesh, fixed=False)
         stages = [Stage(Replay(strategy), start.apply(*strategy.actions_for(start)))]
-        return Partitioned(self, self.mesh, start, stages, self._compiler_options, self._target)
+        return self._partitioned(self.mesh, start, stages, self._target, free)
 
     def imported_for(self, platform: str, mesh: Any, target: Target | None) -> Traced:
         """The same function, imported again for another platform ("tpu", "cuda", "cpu"): ops differ between them."""
         assert self.program.again is not None
-        program = self.program.again(platform)
-        options = self._compiler_options, target
-        return Traced(program, mesh, self._schedule, self._shardings, *options, reduce_dtype=self.reduce_dtype)
+        program = self.program.again(platform, None)
+        return self._with(program, mesh, target, self.layouts)
+
+    def arriving(self, layouts: Layouts) -> Traced:
+        """The same for arguments that come in with other layouts."""
+        made = self._with(self.program, self.mesh, self._target, layouts)
+        if made.program.signature == self.program.signature:
+            made.program, made.__dict__["structure"] = self.program, self.structure
+        return made
 
     def _run(self, schedule: Sequence[Tactic], mesh: Any, target: Target | str | None) -> Partitioned:
+        if mesh is not None and not self._is_said_over(Mesh.of(mesh)):
+            return self._imported_over(mesh)._run(schedule, None, target)
         mesh = self.mesh if mesh is None else mesh
         start = self._start(mesh, fixed=True)
         chosen = self._target if target is None else targets_.get(target)
         if chosen is None and any(isinstance(tactic, Judging) and tactic.target is None for tactic in schedule):
             chosen = _target_of(self.program.name, mesh)
-        return Partitioned(self, mesh, start, run(schedule, start, chosen), self._compiler_options, chosen)
+        searched = any(isinstance(tactic, Judging) for tactic in schedule)
+        return self._partitioned(mesh, start, run(schedule, start, chosen), chosen, frozenset[int]() if searched else None)
+
+    def _partitioned(
+        self, mesh: Any, start: Assignment, stages: list[Stage], target: Target | None, free: frozenset[int] | None
+    ) -> Partitioned:
+        """Put the layouts that arguments came in after the schedule, for those that it leaves free."""
+        decided = stages[-1].assignment if stages else start
+        if free is None and self.layouts:
+            free = self.free_arguments(decided)
+        if free and (last := kept(decided, self.layouts, free)).specs and (actions := last.actions(decided)):
+            stages = [*stages, Stage(last, decided.apply(*actions))]
+        return Partitioned(self, mesh, start, stages, self._compiler_options, target, free)
+
+    def free_arguments(self, decided: Assignment) -> frozenset[int]:
+        """The arguments that neither `in_shardings` nor the decisions of an assignment speak of: they stay as they come in."""
+        return free_arguments(self._start(decided.mesh, fixed=True), decided, self.in_shardings)
+
+    @property
+    def in_shardings(self) -> Any:
+        """The tree of shardings that arguments must have, as `partir.jit` was given it."""
+        return self._shardings[0]
+
+    def _is_said_over(self, mesh: Mesh) -> bool:
+        said = self.program.said_over
+        return said is None or (said == mesh and said.device_ids == mesh.device_ids)
+
+    def _imported_over(self, mesh: Any) -> Traced:
+        """The same function imported again for another mesh, over whose axes all is said that it says over its own meshes."""
+        assert self.program.again is not None
+        program = self.program.again(self.program.platform, Mesh.of(mesh))
+        return self._with(program, mesh, self._target, self.layouts)
+
+    def _with(self, program: Program, mesh: Any, target: Target | None, layouts: Layouts) -> Traced:
+        """Another import of the function, or other arguments for it; what the user asked for is the same."""
+        options = self._schedule, self._shardings, self._compiler_options
+        return Traced(program, mesh, *options, target, layouts, self.reduce_dtype)
 
     def _start(self, mesh: Any, *, fixed: bool) -> Assignment:
         """The assignment before any tactic: what the user's code and in/out_shardings already say."""
@@ -198,6 +246,7 @@ class Partitioned:
         stages: Sequence[Stage],
         compiler_options: tuple[tuple[str, Any], ...] = (),
         target: Target | None = None,
+        free: frozenset[int] | None = None,
     ) -> None:
         self.traced = traced
         self.program = traced.program
@@ -206,6 +255,19 @@ class Partitioned:
         self.stages = tuple(stages)
         self._compiler_options = compiler_options
         self._target = target
+        self._free = free
+        self._known = set(traced.layouts)
+
+    @property
+    def decided(self) -> Assignment:
+        """What the schedule decided: `assignment` before arguments were left as they came in."""
+        stages = [stage for stage in self.stages if not isinstance(stage.tactic, Kept)]
+        return stages[-1].assignment if stages else self.start
+
+    @cached_property
+    def free(self) -> frozenset[int]:
+        """The arguments that stay as they come in: neither `in_shardings` nor the schedule speaks of them."""
+        return self.traced.free_arguments(self.decided) if self._free is None else self._free
 
     @property
     def assignment(self) -> Assignment:
@@ -264,16 +326,18 @@ class Partitioned:
 
     @property
     def in_shardings(self) -> Any:
-        """`in_specs` as NamedShardings on the mesh."""
-        return jax.tree.map(self._named, self.in_specs, is_leaf=_is_spec)
+        """`in_specs` as NamedShardings on the mesh, with the memory that arguments are kept in."""
+        specs = [PartitionSpec(*spec_of(layout)) for layout in self.plan.arguments]
+        return self._arguments(list(map(self._named, specs, self.program.signature.arguments)))
 
     @property
     def out_shardings(self) -> Any:
-        """`out_specs` as NamedShardings on the mesh."""
-        return jax.tree.map(self._named, self.out_specs, is_leaf=_is_spec)
+        """`out_specs` as NamedShardings on the mesh, with the memory that results are left in."""
+        specs = [PartitionSpec(*spec_of(layout)) for layout in self.plan.outputs]
+        return jax.tree.unflatten(self._trees.results, list(map(self._named, specs, self.program.signature.results)))
 
-    def _named(self, spec: PartitionSpec) -> NamedSharding:
-        return NamedSharding(self._jax_mesh, spec)
+    def _named(self, spec: PartitionSpec, leaf: Leaf) -> NamedSharding:
+        return NamedSharding(self._jax_mesh, spec, memory_kind=leaf.memory or None)
 
     @cached_property
     def _jax_mesh(self) -> Any:
@@ -309,11 +373,21 @@ class Partitioned:
         """In which dtype sums over devices are made, where that is not float32 or wider for all, or was asked for."""
         return sums_lines(self.plan, self.target if self.has_target else None)
 
+    @property
+    def committed(self) -> list[str]:
+        """For each argument that came in with a layout: what it came in as, what it lies as, and who decides it."""
+        specs = [spec_of(layout) for layout in self.plan.arguments]
+        names = [report_.call_text(stage.tactic) for stage in self.stages]
+        who = deciders(self.start, self.stages, names, self.traced.in_shardings)
+        return lines(self.assignment, specs, self.traced.layouts, self.free, who)
+
     def report(self) -> Table:
         """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
         target, the largest costs and what the conflicts would cost the other way; then in which dtype sums of narrow values
         are made; then what stayed whole and why."""
-        notes = [*self.sums, *report_.shortened(self.whole, "stayed whole:")]
+        came = report_.shortened(self.committed, "arguments that came in with a layout:") if self.traced.layouts else []
+        kept = report_.shortened(report_.host_lines(self.plan), "kept in host memory:")
+        notes = [*came, *kept, *self.sums, *report_.shortened(self.whole, "stayed whole:")]
         if self._target is not None:
             names: dict[Action, str] = {}
             for stage in reversed(self.stages):
@@ -359,9 +433,8 @@ class Partitioned:
         positional, keywords = tree_of(trees.arguments, taken)
         names = [name for name in dict.fromkeys(leaf.path[0] for leaf in taken) if name not in keywords]
         shardings = dict(zip(names, positional, strict=False)) | keywords, tree_of(trees.results, theirs.results)
-        sums = self.traced.reduce_dtype
-        options = self._compiler_options, self._target
-        following = Traced(traced.program, self.mesh, None, shardings, *options, reduce_dtype=sums)
+        options = self._compiler_options, self._target, traced.layouts, self.traced.reduce_dtype
+        following = Traced(traced.program, self.mesh, None, shardings, *options)
         return following.partition([])
 
     def specs(self) -> Table:
@@ -437,8 +510,8 @@ class Partitioned:
         if self._target is not None and self._target.name == target.name:
             target = replace(self._target, torus=target.torus, node_devices=target.node_devices)
         if self.program.platform == topology.platform:
-            return Partitioned(self.traced, self.mesh, self.start, self.stages, self._compiler_options, target)
-        return self.traced.imported_for(topology.platform, self.mesh, target).replay(self.strategy)
+            return Partitioned(self.traced, self.mesh, self.start, self.stages, self._compiler_options, target, self._free)
+        return self.traced.imported_for(topology.platform, self.mesh, target).replay(self.strategy, frozenset())
 
     def lower(self) -> Any:
         """A `jax.stages.Lowered`, for arguments that lie as planned."""
@@ -448,7 +521,29 @@ class Partitioned:
         """Run one step (static arguments left out); arguments are placed where they belong. Raises ProgramError for arguments
         of another structure, shape or dtype than were traced."""
         check_arguments(self.program, args, kwargs)
+        self._moves(self._strangers(jax.tree.leaves((tuple(args), kwargs))))
         return self.run(args, kwargs)
+
+    def takes(self, flat: Sequence[Any]) -> bool:
+        """Whether these arguments may be placed as planned: none is to stay in a layout that was not known when this was
+        planned. One that the schedule decides is moved each time; that is logged, once."""
+        strangers = self._strangers(flat)
+        leaves, decided = self.program.signature.arguments, self.traced.in_shardings
+        if any(number in self.free or moves_memory(leaves, number, place, decided) for number, place in strangers):
+            return False
+        self._moves(strangers)
+        return True
+
+    def _strangers(self, flat: Sequence[Any]) -> Layouts:
+        """Arguments that lie, by the caller's wish, neither as planned nor in a way that was known when this was planned."""
+        found = ((number, committed(flat[number])) for number in self.executable.misplaced(flat))
+        return tuple(entry for entry in found if entry[1] is not None and entry not in self._known)
+
+    def _moves(self, strangers: Layouts) -> None:
+        for number, sharding in strangers:
+            leaf, mesh, spec = self.program.signature.arguments[number], self.assignment.mesh, self.executable.in_specs[number]
+            logger.warning("%s: %s", self.program.name, moved(leaf, sharding, spec, mesh))
+        self._known.update(strangers)
 
     def run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run one step on arguments that are known to fit."""
@@ -472,10 +567,6 @@ def _tactics(schedule: Schedule) -> list[Tactic]:
         else:
             found.append(Replay(item) if isinstance(item, Strategy) else item)
     return found
-
-
-def _is_spec(x: Any) -> bool:
-    return isinstance(x, PartitionSpec)
 
 
 def _target_of(name: str, mesh: Any) -> Target:

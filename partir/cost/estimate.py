@@ -151,7 +151,9 @@ class Estimate:
         """What lives at the peak, the largest first: arguments, and temporaries that were made and are still to be read."""
         kernels, tables, at = self.model.kernels, self.model.tables, self.peak_kernel
         alive = np.flatnonzero((kernels.born >= 0) & (kernels.born <= at) & (kernels.ends >= at) & (self.value_bytes > 0))
-        values = [*range(tables.argument_count), *alive.tolist()]
+        leaves = tables.program.signature.arguments
+        here = [a for a in self.model.from_host if kernels.wanted[a] <= at <= kernels.ends[a]]
+        values = [*(a for a, leaf in enumerate(leaves) if not leaf.memory), *here, *alive.tolist()]
         names = self.model.names
         found = [Resident(names[v], int(self.value_bytes[v]), v < tables.argument_count) for v in dict.fromkeys(values)]
         return sorted(found, key=lambda resident: -resident.bytes)
@@ -257,6 +259,12 @@ class Model:
         return [*range(self.tables.argument_count), *(v for v in own if v >= self.tables.argument_count)]
 
     @cached_property
+    def from_host(self) -> list[int]:
+        """The arguments that are kept in host memory: a device has them from the kernel that reads them first to the last."""
+        leaves = self.tables.program.signature.arguments
+        return [a for a, leaf in enumerate(leaves) if leaf.memory and self.kernels.wanted[a] <= self.kernels.ends[a]]
+
+    @cached_property
     def itself(self) -> Standing:
         """Where things happen that plans of the program itself speak of."""
         return Standing.itself(self.kernels)
@@ -294,6 +302,8 @@ class Model:
         row_flops[kernels.counted < 0] = 0.0
         for value, start, stop in kernels.copies:
             moved.intervals.add([start], [stop], local[value] * NARROW)
+        for value in self.from_host:
+            moved.intervals.add([int(kernels.wanted[value])], [int(kernels.ends[value])], local[value])
         live = live_bytes(kernels, local, resident, moved.intervals) + sum(replaced)
         return Estimate(
             plan,
@@ -342,26 +352,27 @@ class Model:
         """Bytes of the arguments; of the results that do not go where a donated argument was; of each that is copied there;
         and the values whose memory those of results are.
 
-        As JAX does: a donated argument is taken by the first result of its shape, type and sharding.
+        As JAX does: a donated argument is taken by the first result of its shape, type and sharding. What is kept in host
+        memory takes none of the device's but for what lives while it is used.
         """
         arguments = results = 0.0
         copied: list[float] = []
         given: dict[object, int] = defaultdict(int)
-        for argument, count, donated, dtype in standing.arguments:
+        for argument, count, donated, dtype, memory in standing.arguments:
             layout = plan.arguments[argument]
-            arguments += count * sizes.padded(argument, layout)
-            given[dtype, layout] += donated
+            arguments += 0.0 if memory else count * sizes.padded(argument, layout)
+            given[dtype, memory, layout] += donated
         resident: list[int] = []
         returned = standing.planned.root.returns
         for own in standing.boundary:
             layout = plan.outputs[own.planned]
-            if (-1 - own.planned, 0) not in plan.uses:
+            if (-1 - own.planned, 0) not in plan.uses and not own.memory:
                 resident += own.homes
-            key = own.dtype, layout
+            key = own.dtype, own.memory, layout
             taken = min(own.count, given[key])
             given[key] -= taken
             size = sizes.of_type(returned[own.planned].type, layout)
-            results += (own.count - taken) * size
+            results += 0.0 if own.memory else (own.count - taken) * size
             brought = plan.uses.get((-1 - own.planned, 0))
             if self.kernels.fusing.copies_state and brought is not None:
                 copied += [size] * (taken * any(step.kind == "all_gather" for step in plan.reshards[brought].steps))

@@ -224,30 +224,33 @@ class Standing:
         for planned, own in self.results.items():
             views = [tables.outputs[r] for r in own]
             homes = [home[view.source] for view in views if view is not None]
-            found.append(Boundary(planned, len(own), tables.program.signature.results[own[0]].dtype, homes))
+            leaf = tables.program.signature.results[own[0]]
+            found.append(Boundary(planned, len(own), leaf.dtype, homes, leaf.memory))
         return found
 
     @cached_property
-    def arguments(self) -> list[tuple[int, int, int, str]]:
-        """(planned argument, how many it stands for, how many of them are donated, dtype)."""
+    def arguments(self) -> list[tuple[int, int, int, str, str]]:
+        """(planned argument, how many it stands for, how many of them are donated, dtype, kind of memory)."""
         leaves = self.kernels.tables.program.signature.arguments
         counts: dict[int, list[int]] = {}
         for leaf, planned in zip(leaves, self.value_of.tolist(), strict=False):
             own = counts.setdefault(planned, [0, 0])
             own[0] += 1
             own[1] += leaf.donated
-        dtypes = [leaf.dtype for leaf in self.planned.program.signature.arguments]
-        return [(planned, total, donated, dtypes[planned]) for planned, (total, donated) in counts.items()]
+        types = [(leaf.dtype, leaf.memory) for leaf in self.planned.program.signature.arguments]
+        return [(planned, total, donated, *types[planned]) for planned, (total, donated) in counts.items()]
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """Results that one planned result stands for: how many, of which type, and the values whose memory they are."""
+    """Results that one planned result stands for: how many, of which type, the values whose memory they are, and the kind of
+    memory that they are left in."""
 
     planned: int
     count: int
     dtype: str
     homes: list[int]
+    memory: str = ""
 
 
 def _waits_for_none(tables: Tables) -> list[bool]:

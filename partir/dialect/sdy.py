@@ -6,6 +6,7 @@ Attributes are in `sdy_attributes` and can be imported from here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr, SymbolNameConstraint
 from xdsl.ir import Dialect, Operation, Region, SSAValue
@@ -91,6 +92,9 @@ class ShardingConstraintOp(IRDLOperation):
     """
 
     name = "sdy.sharding_constraint"
+
+    REFUSED: ClassVar[str] = "partir.refused"
+    """The attribute with what it asked over axes of another mesh that are none of the mesh's: `dim: axis of mesh`, each."""
 
     input = operand_def()
     sharding = prop_def(TensorShardingAttr)

@@ -23,6 +23,7 @@ from partir.dialect.core import OriginAttr, TagOp
 from partir.dialect.kinds import CALLED
 from partir.dialect.sdy import MeshAttr, OpShardingRuleAttr, ShardingConstraintOp, TensorShardingAttr
 from partir.dialect.text import context, parse_attribute
+from partir.frontend.foreign import Meshes, Named, Renumbering
 from partir.frontend.marks import CONSTRAIN, TAG
 from partir.frontend.normalise import exchange, normalised
 from partir.frontend.rules import rule_for
@@ -48,31 +49,36 @@ ORIGIN = OriginAttr.KEY
 
 @dataclass
 class Bridged:
-    """The program in xDSL, and the values of the literals that became its last arguments."""
+    """The program in xDSL, the values of the literals that became its last arguments, and whether it names other meshes."""
 
     module: ModuleOp
     constants: list[np.ndarray[Any, Any]] = field(default_factory=list[Any])
+    has_other_meshes: bool = False
 
 
 @paused()
-def bridge(module: Any) -> Bridged:
-    """Import an MLIR module (a `jax.stages.Lowered.compiler_ir()`), which is left untouched."""
+def bridge(module: Any, mesh: Mesh | None = None, named: Named | None = None) -> Bridged:
+    """Import an MLIR module (a `jax.stages.Lowered.compiler_ir()`), which is left untouched.
+
+    What it says over the meshes that the function `named` itself is said over `mesh`; as it stands without one.
+    """
     with module.context:
         clone = module.operation.clone()
         passmanager.PassManager.parse(PASSES).run(clone)
-        return _Bridge(clone).run()
+        return _Bridge(clone, Meshes(mesh, named or Named())).run()
 
 
 class _Bridge:
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, meshes: Meshes) -> None:
         self.functions: dict[str, Any] = {}
-        self.meshes: dict[str, Mesh] = {}
+        self.meshes = meshes
+        self.renumbering: Renumbering | None = None
         for op in module.regions[0].blocks[0].operations:
             op = op.operation
             if op.name == "sdy.mesh":
                 attr = parse_attribute(str(op.attributes["mesh"]))
                 assert isinstance(attr, MeshAttr)
-                self.meshes[ir.StringAttr(op.attributes["sym_name"]).value] = attr.mesh
+                self.meshes.add(ir.StringAttr(op.attributes["sym_name"]).value, attr)
             if op.name == "func.func":
                 self.functions[ir.StringAttr(op.attributes["sym_name"]).value] = op
         self.origins = Origins()
@@ -94,7 +100,7 @@ class _Bridge:
         types = [a.type for a in self.entry.args], [v.type for v in returned]
         function = FuncOp("main", types, Region(self.entry), "public")
         exchange(function)
-        return Bridged(ModuleOp([function]), self.constants)
+        return Bridged(ModuleOp([function]), self.constants, self.meshes.has_others)
 
     def block(self, body: Any, values: dict[Any, SSAValue], into: Block, prefix: str) -> list[SSAValue]:
         """Copy the ops of one block; returns what its terminator hands back."""
@@ -108,10 +114,17 @@ class _Bridge:
             if name in CALLS:
                 self.call(op, values, into, prefix)
                 continue
+            if name == "sdy.sharding_constraint" and self.renumbering is not None:
+                values[op.results[0]] = values[op.operands[0]]
+                self.renumbering.note(parse_attribute(str(op.attributes["sharding"])))
+                continue
             if name == "stablehlo.constant" and (literal := self.literal(op)) is not None:
                 values[op.results[0]] = literal
                 continue
             made, results = normalised(self.op(op, name, values, prefix))
+            if name == "stablehlo.partition_id" and self.renumbering is not None:
+                made = self.renumbering.number(made[0])
+                results = made[-1].results
             for new in made:
                 into.add_op(new)
             for old, result in zip(op.results, results, strict=True):
@@ -140,7 +153,20 @@ class _Bridge:
             (properties if key in names else attributes)[key] = found
         operands = [values[v] for v in op.operands]
         results = [self.type(r.type) for r in op.results]
+        outside = self.renumbering
+        if outside is not None:
+            properties = {key: outside.attribute(key, attr) for key, attr in properties.items()}
+        elif name == "sdy.manual_computation":
+            self.renumbering = self.meshes.manual(properties)
+        elif name == "sdy.sharding_constraint":
+            sharding = properties["sharding"]
+            assert isinstance(sharding, TensorShardingAttr)
+            properties["sharding"], refused = self.meshes.constraint(sharding)
+            attributes.update({} if refused is None else {ShardingConstraintOp.REFUSED: refused})
         regions = [self.region(region, values, prefix) for region in op.regions]
+        if outside is None and self.renumbering is not None:
+            attributes.update(self.renumbering.refused)
+        self.renumbering = outside
         new = class_.create(
             operands=operands, result_types=results, properties=properties, attributes=attributes, regions=regions
         )
@@ -159,7 +185,7 @@ class _Bridge:
         found = _GROUP_AXES.match(text)
         if found is None:
             return None
-        mesh = self.meshes[found.group(1)]
+        mesh = self.meshes.by_symbol[found.group(1)]
         return dense(np.array(mesh.replica_groups(re.findall(r'name = "([^"]*)"', found.group(2))), dtype=np.int64))
 
     def called(self, text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -13,7 +13,9 @@ from jax.sharding import AbstractMesh, AxisType
 from partir.errors import PartirError, ProgramError, word
 from partir.frontend import signature as signature_
 from partir.frontend.bridge import bridge
+from partir.frontend.foreign import named_meshes
 from partir.frontend.marks import importing
+from partir.frontend.memories import moves_of
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, Signature
 
@@ -77,42 +79,47 @@ def trace(
     Axes of `mesh` may be named by sharding constraints in the function; they are wishes, so that the trace sees axes of type
     Auto whatever the user's are.
     `state` states the pairs (argument leaf, result leaf) of a step by flat number; None infers them from donation and
-    equal structure. Raises ProgramError for a function `jax.jit` refuses, and for ordered effects.
+    equal structure. Raises ProgramError for a function `jax.jit` refuses, for ordered effects, and for values that it keeps in
+    host memory or computes on the host.
     """
     options = options or Options()
     static = signature_.static_names(fun, options.static_argnums, options.static_argnames, len(args))
     shapes = [arg if i in static[0] else jax.tree.map(abstract, arg) for i, arg in enumerate(args)]
     keywords = {k: v if k in static[1] else jax.tree.map(abstract, v) for k, v in kwargs.items()}
     traced, lowered = _lower(fun, shapes, keywords, options, platform, mesh)
-    bridged = bridge(lowered.compiler_ir())
+    bridged = bridge(lowered.compiler_ir(), mesh, named_meshes(traced.jaxpr))
     info = jax.tree.leaves(lowered.args_info)
     paths = signature_.argument_paths(fun, shapes, keywords, static)
     typed = [(path, entry) for (path, _), entry in zip(paths, info, strict=True)]
     out = traced.out_info
     own = signature_.signature_of(typed, [entry.donated for entry in info], out, state)
+    moves = moves_of(traced.jaxpr, name_of(fun))
+    results = tuple(replace(leaf, memory=moves.results.get(number, "")) for number, leaf in enumerate(own.results))
     constants = tuple(
         Leaf(("constant", str(i)), tuple(value.shape), str(value.dtype), "constant")
         for i, value in enumerate(bridged.constants)
     )
     return Program(
         bridged.module,
-        Signature(own.arguments + constants, own.results, own.state),
+        Signature(own.arguments + constants, results, own.state),
         name_of(fun),
         platform,
         tuple(bridged.constants),
         Trees(jax.tree.structure(lowered.args_info), jax.tree.structure(out)),
         _host(lowered),
+        notes=tuple(moves.notes),
         again=_again(fun, shapes, keywords, options, mesh, state),
+        said_over=mesh if bridged.has_other_meshes else None,
     )
 
 
 def _again(fun: Callable[..., Any], shapes: Any, keywords: Any, options: Options, mesh: Any, state: Any) -> Any:
-    """What imports the same for another platform, with the widths of numbers that hold now."""
+    """What imports the same for another platform, and mesh if one is given, with the widths of numbers that hold now."""
     wide = jax.dtypes.canonicalize_dtype("float64") == "float64"
 
-    def again(platform: str) -> Program:
+    def again(platform: str, other: Mesh | None = None) -> Program:
         with jax.enable_x64(wide):
-            return trace(fun, shapes, keywords, options, platform=platform, mesh=mesh, state=state)
+            return trace(fun, shapes, keywords, options, platform=platform, mesh=other or mesh, state=state)
 
     return again
 

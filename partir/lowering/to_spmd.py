@@ -313,7 +313,10 @@ class _Lowering:
         return last.operands
 
     def cut(self, value: SSAValue, before: Layout, after: Layout) -> SSAValue:
-        return self.collectives(value, between(before, after, self.sizes)) if before != after else value
+        if before == after:
+            return value
+        steps = between(before, after, self.sizes)
+        return self.collectives(value, [step for step in steps if self.plan.assignment.mesh.size_of(*step.axes) > 1])
 
     def coordinate(self, axes: Axes) -> SSAValue:
         axes = axes or self.plan.assignment.mesh.names

@@ -47,17 +47,25 @@ def lower(job: Mapping[str, Any], mesh: Mesh) -> Any:
     callee = Callee(Local(job["text"], job["channels"]), out, Host(), job["name"])
 
     def body(*flat: Any) -> Any:
-        return jax.shard_map(
+        here = [
+            jax.device_put(x, NamedSharding(mesh, _spec(leaf))) if leaf["memory"] else x
+            for x, leaf in zip(flat, job["arguments"], strict=True)
+        ]
+        results = jax.shard_map(
             lambda *xs: call(callee, *xs),
             mesh=mesh,
             in_specs=tuple(_spec(leaf) for leaf in job["arguments"]),
             out_specs=[_spec(leaf) for leaf in job["results"]],
             check_vma=False,
-        )(*flat)
+        )(*here)
+        return [
+            jax.device_put(y, _sharding(mesh, leaf)) if leaf["memory"] else y
+            for y, leaf in zip(results, job["results"], strict=True)
+        ]
 
     body.__name__ = body.__qualname__ = job["name"]
     shapes = [
-        jax.ShapeDtypeStruct(leaf["shape"], dtype_of(leaf["dtype"]), sharding=NamedSharding(mesh, _spec(leaf)))
+        jax.ShapeDtypeStruct(leaf["shape"], dtype_of(leaf["dtype"]), sharding=_sharding(mesh, leaf))
         for leaf in job["arguments"]
     ]
     donated = tuple(i for i, leaf in enumerate(job["arguments"]) if leaf["donated"])
@@ -67,6 +75,10 @@ def lower(job: Mapping[str, Any], mesh: Mesh) -> Any:
 
 def _spec(leaf: Mapping[str, Any]) -> PartitionSpec:
     return PartitionSpec(*(tuple(entry) if isinstance(entry, list) else entry for entry in leaf["spec"]))
+
+
+def _sharding(mesh: Mesh, leaf: Mapping[str, Any]) -> NamedSharding:
+    return NamedSharding(mesh, _spec(leaf), memory_kind=leaf["memory"] or None)
 
 
 def main(job_file: str, out: str) -> int:

@@ -198,6 +198,7 @@ def job_of(
             "dtype": leaf.dtype,
             "donated": leaf.donated,
             "spec": spec_of(layout),
+            "memory": leaf.memory,
         }
 
     signature = program.signature

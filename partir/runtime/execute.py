@@ -169,7 +169,13 @@ class Executable:
 
     @cached_property
     def in_shardings(self) -> list[NamedSharding]:
-        return [NamedSharding(self.mesh, spec) for spec in self.in_specs]
+        leaves = self.program.signature.arguments
+        return [_sharding(self.mesh, spec, leaf) for spec, leaf in zip(self.in_specs, leaves, strict=True)]
+
+    @cached_property
+    def out_shardings(self) -> list[NamedSharding]:
+        leaves = self.program.signature.results
+        return [_sharding(self.mesh, spec, leaf) for spec, leaf in zip(self.out_specs, leaves, strict=True)]
 
     @cached_property
     def out_avals(self) -> tuple[Any, ...]:
@@ -186,13 +192,17 @@ class Executable:
         callee = Callee(self.local, self.out_avals, self.program.host or Host(), self.program.name)
         leaves = self.program.signature.arguments
         placed = [_enter(x, sharding, leaf) for x, sharding, leaf in zip(flat, self.in_shardings, leaves, strict=True)]
-        return jax.shard_map(
+        results = jax.shard_map(
             lambda *xs: call(callee, *xs),
             mesh=self.mesh,
             in_specs=tuple(self.in_specs),
             out_specs=self.out_specs,
             check_vma=False,
         )(*placed)
+        return [
+            jax.device_put(y, sharding) if leaf.memory else y
+            for y, sharding, leaf in zip(results, self.out_shardings, self.program.signature.results, strict=True)
+        ]
 
     @cached_property
     def jitted(self) -> Any:
@@ -221,14 +231,19 @@ class Executable:
         names = tuple(name for name, arg in kwargs.items() if any(jax.tree.leaves(arg)))
         return numbers, names
 
+    def misplaced(self, flat: Sequence[Any]) -> list[int]:
+        """The numbers of the arguments that are not where they belong; tracers of an outer jit are left to it."""
+        return [
+            number
+            for number, (x, sharding) in enumerate(zip(flat, self.in_shardings, strict=False))
+            if not (isinstance(x, Tracer) or (isinstance(x, jax.Array) and _lies(x, sharding)))
+        ]
+
     def place(self, flat: Sequence[Any]) -> list[Any]:
-        """Arguments where they belong; tracers of an outer jit are left to it."""
-        placed: list[Any] = []
-        for x, sharding in zip(flat, self.in_shardings, strict=False):
-            if isinstance(x, Tracer) or (isinstance(x, jax.Array) and _lies(x, sharding)):
-                placed.append(x)
-            else:
-                placed.append(jax.device_put(x, sharding))
+        """Arguments where they belong."""
+        placed = list(flat)
+        for number in self.misplaced(flat):
+            placed[number] = jax.device_put(placed[number], self.in_shardings[number])
         return placed
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -284,9 +299,17 @@ def _spec(layout: Layout, leaf: Leaf) -> PartitionSpec:
     return PartitionSpec(*spec_of(layout[: len(leaf.shape)]))
 
 
+def _sharding(mesh: jax.sharding.Mesh, spec: PartitionSpec, leaf: Leaf) -> NamedSharding:
+    return NamedSharding(mesh, spec, memory_kind=leaf.memory or None)
+
+
 def _enter(x: Any, sharding: NamedSharding, leaf: Leaf) -> Any:
     """Lay a value as `shard_map` takes it: axes of type Explicit are part of its type and must match, others follow by
-    themselves - but for a value whose type names another mesh, which has to be moved to this one."""
+    themselves - but for a value whose type names another mesh, which has to be moved to this one. One that is kept in host
+    memory is moved to the device."""
+    if leaf.memory:
+        sharding = NamedSharding(sharding.mesh, sharding.spec)
+        x = jax.device_put(x, sharding)
     explicit = sharding.mesh.explicit_axes
     if not explicit:
         theirs = getattr(getattr(jax.typeof(x), "sharding", None), "mesh", None)

@@ -13,15 +13,16 @@ from partir.errors import StrategyError, word
 from partir.sharding.strategy import Strategy, from_record
 
 
-def agree(strategy: Strategy) -> Strategy:
-    """Process 0's strategy, in every process (collective: all processes must call). Alone, the strategy itself.
+def agree(strategy: Strategy, free: frozenset[int]) -> tuple[Strategy, frozenset[int]]:
+    """Process 0's strategy and the arguments it leaves as they come in, in every process (collective: all processes must
+    call). Alone, what is given.
 
     Raises StrategyError, in every process, when the text did not arrive whole; a process whose program differs raises when it
     replays the strategy.
     """
     if jax.process_count() == 1:
-        return strategy
-    text = json.dumps(strategy.to_json(), sort_keys=True).encode()
+        return strategy, free
+    text = json.dumps({"strategy": strategy.to_json(), "free": sorted(free)}, sort_keys=True).encode()
     length = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
     mine = np.zeros(length, np.uint8)
     if jax.process_index() == 0:
@@ -33,4 +34,5 @@ def agree(strategy: Strategy) -> Strategy:
         raise StrategyError(
             word("the processes do not agree on a strategy", why="process 0's strategy arrived differently in some of them")
         )
-    return from_record(json.loads(arrived), "the strategy of process 0")
+    found = json.loads(arrived)
+    return from_record(found["strategy"], "the strategy of process 0"), frozenset(found["free"])

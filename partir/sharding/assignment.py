@@ -210,6 +210,8 @@ class Assignment:
         undivided: list[Undivided] = []
         joins: list[Join] = []
         for position, action in enumerate(self.actions):
+            if isinstance(action, Pin) and (misfit := self._misfit(action)) is not None:
+                undivided.append(misfit)
             if not isinstance(action, Tile):
                 continue
             value = find(action.value)
@@ -230,6 +232,13 @@ class Assignment:
             else:
                 undivided.append(Undivided(action.value, dim, classes.size[class_], action.axis, devices))
         return Claims(order, divides, tuple(undivided), tuple(joins))
+
+    def _misfit(self, pin: Pin) -> Undivided | None:
+        """Why a `Pin`, of a strategy for other sizes, cannot hold."""
+        value = self.structure.addresses.find(pin.value)
+        dim = self.dim_of(value, pin.dim)
+        size, devices = self.structure.tables.shapes[value][dim], self.mesh.size_of(*pin.names) if pin.names else 1
+        return Undivided(pin.value, dim, size, pin.axes, devices) if size % devices else None
 
     def _open_class(self, value: int, dim: int, order: IntArray, cut: dict[int, int]) -> tuple[int | None, int]:
         """The class that a `Tile` of this dim is to claim, where `order` says who has its axis: that of the outermost atom that
@@ -330,11 +339,15 @@ class Assignment:
         for axis, (rows, factors) in wishes.held_on.items():
             kept = starts[rows] + factors
             devices = np.full(len(rows), self.mesh.size_of(axis), dtype=np.int64)
-            held = {other: np.isin(rows, found[0]) for other, found in wishes.held_on.items() if other != axis}
-            for other in sorted(set(self.mesh.names) - {axis}, key=lambda other: other not in held):
-                shares = winners[other][rows] == kept
+            others = [other for other in self.mesh.names if other != axis]
+            nowhere = np.zeros(0, dtype=np.int64)
+            is_held = {other: np.isin(rows, wishes.held_on.get(other, (nowhere, nowhere))[0]) for other in others}
+            for other in others:
+                devices[is_held[other] & (winners[other][rows] == kept)] *= self.mesh.size_of(other)
+            for other in others:
+                shares = (winners[other][rows] == kept) & ~is_held[other]
                 fits = sizes[kept] % (devices * self.mesh.size_of(other)) == 0
-                winners[other][rows[shares & ~fits & ~held.get(other, np.zeros(len(rows), dtype=np.bool_))]] = -1
+                winners[other][rows[shares & ~fits]] = -1
                 devices[shares & fits] *= self.mesh.size_of(other)
 
     def _preferred(self, axis: str) -> Iterable[tuple[int, int]]:

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import SSAValue
 
 from partir.dialect.kinds import is_pointwise
@@ -67,6 +68,13 @@ def dim_axes(sharding: TensorShardingAttr) -> list[tuple[str, ...]]:
     ]
 
 
+def strange_axes(op: ShardingConstraintOp | ManualComputationOp) -> list[tuple[int, str]]:
+    """(dim, axis and its mesh) for what is asked over axes that the import could not say as ours, or inside a `shard_map`."""
+    found = op.attributes.get(ShardingConstraintOp.REFUSED)
+    texts = [item.data for item in found if isinstance(item, StringAttr)] if isinstance(found, ArrayAttr) else []
+    return [(int(dim), axis) for dim, axis in (text.split(": ", 1) for text in texts)]
+
+
 def read(tables: Tables, atoms: Atoms, addresses: Addresses, mesh: Mesh) -> Wishes:
     """Collect the constraints of a program for one mesh."""
     return _Reader(tables, atoms, addresses, mesh).run()
@@ -86,12 +94,24 @@ class _Reader:
 
     def run(self) -> Wishes:
         for position, row in enumerate(self.tables.rows):
+            if isinstance(row.op, ShardingConstraintOp | ManualComputationOp):
+                self.strange(row.op, row)
             if isinstance(row.op, ShardingConstraintOp):
                 self.constraint(position, row, row.op.sharding)
             elif self.lies:
                 self.hold(position, row)
         actions = tuple(self.actions)
         return Wishes(self.factors, self.open, self.held, actions, frozenset(self.joins), tuple(self.refused))
+
+    def strange(self, op: ShardingConstraintOp | ManualComputationOp, row: OpRow) -> None:
+        """Refuse what the import could not say over our axes: those of another mesh, and those that a `shard_map` leaves."""
+        for dim, axis in strange_axes(op):
+            name = self.addresses.names[row.results[0]]
+            if isinstance(op, ShardingConstraintOp):
+                why = f"no axes of the mesh {self.mesh!r} cut alike, device by device"
+                self.refused.append(f"{name} dim {dim} was asked for over {axis}: {why}")
+            else:
+                self.refused.append(f"a constraint inside {name} asks for dim {dim} over {axis}: it stays whole there")
 
     def constraint(self, position: int, row: OpRow, sharding: TensorShardingAttr) -> None:
         """Give the axes of each dim to its atoms, as far as they divide."""

@@ -151,7 +151,8 @@ class _Planner:
         for argument, axes in enumerate(self.assignment.argument_axes):
             self.axes[argument] = axes
             layouts[argument] = self.spread.layout_of(argument, axes)
-            boundary.append(_sayable(layouts[argument], self.tables.program.signature.arguments[argument]))
+            sayable = _sayable(layouts[argument], self.tables.program.signature.arguments[argument])
+            boundary.append(self._as_pinned(argument, sayable))
         nothing = RowPlan((), (), ())
         self.plan = Plan(
             self.assignment,
@@ -173,6 +174,18 @@ class _Planner:
         for result, view in enumerate(self.tables.outputs):
             self.plan.outputs.append(self._output(result, view))
         return self.plan
+
+    def _as_pinned(self, argument: int, lies: Layout) -> Layout:
+        """How an argument lies at the boundary, to the word: axes of one device cut nothing, but a `Pin` may name them."""
+        pinned = self.assignment.pinned.get(argument)
+        if pinned is None or not any(self.assignment.mesh.size_of(axis) == 1 for axes in pinned.values() for axis in axes):
+            return lies
+        dims = list(lies)
+        for dim, axes in pinned.items():
+            size = self.tables.shapes[argument][dim]
+            if axes and size % self.assignment.mesh.size_of(*axes) == 0:
+                dims[dim] = ((size, axes),)
+        return tuple(dims)
 
     def _items(self, region: RegionItems) -> None:
         for item in region.items:

@@ -83,7 +83,8 @@ def steps(before: Layout, after: Layout, sizes: tuple[tuple[str, int], ...]) -> 
         kept = _prefix(now[i], goal[i])
         moved = now[i][len(kept) :]
         for j in range(len(parts)):
-            if i != j and moved and goal[i] == kept and goal[j] == now[j] + moved:
+            apart = parts[i][0] != parts[j][0] or (i < j and place(i) != place(j))  # else one would change the other's place
+            if i != j and apart and moved and goal[i] == kept and goal[j] == now[j] + moved:
                 found.append(Step("all_to_all", moved, place(i), place(j)))
                 now[i], now[j] = goal[i], goal[j]
                 break

@@ -12,6 +12,7 @@ from partir.errors import MeshError, PathError, ProgramError, TilingError, word
 from partir.frontend.signature import paths_of
 from partir.mesh import Mesh
 from partir.program import Leaf, Path, no_match
+from partir.tactics.other_meshes import spec_over
 
 Dims = tuple[tuple[str, ...] | None, ...]
 """The axes of each dim, major first; None for a dim that is left open."""
@@ -25,8 +26,7 @@ def is_spec(x: Any) -> bool:
 def dims_of(spec: Any, mesh: Mesh, name: str) -> Dims:
     """The axes a spec gives each dim. Raises for what is no spec, for axes that are not the mesh's, and for one named twice."""
     if isinstance(spec, NamedSharding):
-        _same_mesh(spec, mesh, name)
-        spec = spec.spec
+        spec = _over(spec, mesh, name)
     if not isinstance(spec, PartitionSpec):
         raise ProgramError(word(f"not a sharding of {name}: {spec!r}", hint="a PartitionSpec, a NamedSharding or None"))
     dims = tuple(_axes_of(entry) for entry in spec)
@@ -51,17 +51,19 @@ def _axes_of(entry: Any) -> tuple[str, ...] | None:
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def _same_mesh(sharding: NamedSharding, mesh: Mesh, name: str) -> None:
-    theirs = Mesh.of(sharding.mesh)
-    for axis, size in theirs.axes:
-        if axis in mesh.names and mesh.size_of(axis) != size:
-            raise MeshError(
-                word(
-                    f"the sharding of {name} is for another mesh",
-                    why=f'its axis "{axis}" has {size} devices, that of the mesh to partition over {mesh.size_of(axis)}',
-                    hint="a PartitionSpec, or a NamedSharding on the mesh of partir.jit",
-                )
+def _over(sharding: NamedSharding, mesh: Mesh, name: str) -> PartitionSpec:
+    """The spec of a sharding, said over `mesh`. Raises MeshError where it is for another mesh of which that cannot be done."""
+    found = spec_over(sharding, mesh)
+    if found is None:
+        raise MeshError(
+            word(
+                f"the sharding of {name} is for another mesh",
+                where=f"{sharding.spec} over {Mesh.of(sharding.mesh).described(mesh)}",
+                why=f"no axes of {mesh!r}, the mesh to partition over, give each device the same piece",
+                hint="a PartitionSpec, or a NamedSharding on the mesh of partir.jit",
             )
+        )
+    return found
 
 
 def spread_over(tree: Any, leaves: Sequence[Leaf], root: Path, what: str) -> list[tuple[int, Any]]:

@@ -10,9 +10,9 @@ from dataclasses import MISSING, fields, is_dataclass
 from partir.cost.estimate import estimate
 from partir.cost.targets import Target
 from partir.mesh import Mesh
-from partir.program import Program, origin_of
+from partir.program import Leaf, Program, origin_of, type_bytes
 from partir.sharding.assignment import Assignment
-from partir.sharding.layout import local_shape, spec_of
+from partir.sharding.layout import Layout, local_shape, spec_of
 from partir.sharding.plan import COLLECTIVES, Plan
 from partir.sharding.reshard import Step
 from partir.viz.repeats import together
@@ -80,11 +80,11 @@ def bytes_text(count: int) -> str:
 
 
 def argument_bytes(plan: Plan, *, donated: bool = False) -> int:
-    """The bytes one device holds of all arguments, or of those that are donated."""
+    """The bytes one device holds of all arguments, or of those that are donated; host memory does not count."""
     tables, sizes = plan.assignment.structure.tables, plan.assignment.mesh.axes
     total = 0
     for argument, (leaf, layout) in enumerate(zip(tables.program.signature.arguments, plan.arguments, strict=True)):
-        if leaf.donated or not donated:
+        if (leaf.donated or not donated) and not leaf.memory:
             elements = math.prod(leaf.shape)
             local = math.prod(local_shape(layout, sizes)) if leaf.shape else 1
             total += tables.bytes_of[argument] * local // elements if elements else 0
@@ -139,7 +139,7 @@ def arguments_table(program: Program, plan: Plan, *, brief: bool = False) -> Tab
     """A row per argument: shape, role and spec. `brief` puts the same argument of repeated layers into one row."""
     leaves = program.signature.arguments
     cells = [
-        (leaf.dtype, "x".join(map(str, leaf.shape)), leaf.role, spec_text(spec_of(layout)))
+        (leaf.dtype, "x".join(map(str, leaf.shape)), leaf.role, _place_text(leaf, layout))
         for leaf, layout in zip(leaves, plan.arguments, strict=True)
     ]
     names = [leaf.name for leaf in leaves]
@@ -148,6 +148,35 @@ def arguments_table(program: Program, plan: Plan, *, brief: bool = False) -> Tab
     else:
         rows = [(name, *own) for name, own in zip(names, cells, strict=True)]
     return Table(f"arguments of {program.name}", ("argument", "dtype", "shape", "role", "spec"), tuple(rows))
+
+
+def _place_text(leaf: Leaf, layout: Layout) -> str:
+    """The spec of an argument, with the memory it is kept in where that is not the device's own."""
+    return f"{spec_text(spec_of(layout))}{f' in {leaf.memory}' if leaf.memory else ''}"
+
+
+def host_lines(plan: Plan) -> list[str]:
+    """What is kept in host memory, by kind: how many arguments and results, and the bytes of one device's part."""
+    tables, sizes = plan.assignment.structure.tables, plan.assignment.mesh.axes
+    signature = tables.program.signature
+    found: dict[tuple[str, str], list[str]] = {}
+    moved: Counter[tuple[str, str]] = Counter()
+    for what, leaves, layouts in (
+        ("argument", signature.arguments, plan.arguments),
+        ("result", signature.results, plan.outputs),
+    ):
+        for number, (leaf, layout) in enumerate(zip(leaves, layouts, strict=True)):
+            if leaf.memory:
+                found.setdefault((leaf.memory, what), []).append(leaf.name)
+                part = math.prod(local_shape(layout, sizes)) if leaf.shape else 1
+                value = tables.values[number] if what == "argument" else tables.root.returns[number]
+                moved[leaf.memory, what] += type_bytes(value.type) * part // max(1, math.prod(leaf.shape))
+    return [
+        f"{len(names)} {what}{'s' if len(names) > 1 else ''} in {kind} memory ({', '.join(names[:3])}"
+        f"{', ...' if len(names) > 3 else ''}): {bytes_text(moved[kind, what])} a device are moved "
+        f"{'to it as a step begins' if what == 'argument' else 'there as a step ends'}, which no estimate of time counts"
+        for (kind, what), names in found.items()
+    ]
 
 
 def collectives_by_scope(plan: Plan) -> dict[str, dict[str, int]]:
@@ -216,7 +245,7 @@ def whole_lines(plan: Plan) -> list[str]:
     assignment = plan.assignment
     tables = assignment.structure.tables
     lines = [str(item) for item in assignment.claims.undivided]
-    lines += assignment.structure.wishes(assignment.mesh).refused
+    lines += [*assignment.structure.wishes(assignment.mesh).refused, *tables.program.notes]
     closed: dict[tuple[str, str, str], list[int]] = {}
     for reshard in plan.reshards.values():
         if reshard.row < 0 or not any(step.kind == "all_gather" for step in reshard.steps):

@@ -416,3 +416,113 @@ def test_a_constraint_ends_where_another_value_of_its_size_is_read(x64):
     )
 
     assert part.collectives == {"all_to_all": 2}
+
+
+# ---- what else takes part
+
+
+def test_search_decides_around_what_is_asked(x64):
+    """On the parts that a program repeats, too: layers of which one has a matrix that lies across."""
+
+    def train(params, x):
+        def loss(params):
+            h = x
+            for w in params:
+                h = jnp.tanh(h @ w)
+            return (h**2).mean()
+
+        return [w - g for w, g in zip(params, jax.grad(loss)(params), strict=True)]
+
+    args = ([array(32, 32) for _ in range(5)], array(64, 32))
+    specs = [None, None, P("y", "x"), None, None]
+    search = partir.Search(("x", "y"), partir.search.MCTS(episodes=30))
+    part = partitioned(train, args, "4x2", [search], in_shardings=(specs, None), out_shardings=specs, target="tpu_v3")
+
+    assert part.in_specs[0][2] == part.out_specs[2] == P("y", "x")
+    assert len({str(spec) for spec in part.in_specs[0]}) > 1
+    again = partir.jit(train, mesh=mesh_of("4x2"), schedule=[part.strategy]).trace(*args).partition()
+    assert again.in_specs == part.in_specs
+
+
+def test_a_strategy_keeps_what_was_asked_and_says_what_does_not_divide_elsewhere(tmp_path):
+    part = partir.jit(step, mesh=partir.Mesh(d=8), schedule=[], in_shardings=(P("d"), P("d"))).trace(
+        array(32, 32), array(64, 32)
+    )
+    part.partition().strategy.save(tmp_path / "s.json")
+    strategy = partir.load_strategy(tmp_path / "s.json")
+
+    same = partir.jit(step, mesh=partir.Mesh(d=8), schedule=[strategy]).trace(array(32, 32), array(64, 32)).partition()
+    other = partir.jit(step, mesh=partir.Mesh(d=8), schedule=[strategy]).trace(array(32, 32), array(60, 32)).partition()
+
+    assert same.in_specs == (P("d"), P("d"))
+    assert other.in_specs == (P("d"), P())
+    assert any("60 does not divide by 8" in line for line in other.whole)
+
+
+def test_a_session_pins_and_takes_it_back():
+    session = partir.jit(step, mesh=partir.Mesh(d=8), target="tpu_v3").trace(array(32, 32), array(64, 32)).session()
+    session.tile("w", 0, "d").pin("x", 0, "d")
+
+    assert session.partitioned.in_specs == (P("d"), P("d"))
+    assert "partir.Pin(value='x', dim=0, axes='d')" in session.code()
+    assert session.undo().partitioned.in_specs == (P("d"), P(None, "d"))
+
+
+def test_undoing_takes_back_joined_dims():
+    traced = partir.jit(halves, mesh=partir.Mesh(d=8)).trace(array(64, 2))
+    start = traced.partition([]).assignment
+    cut = start.apply(partir.Tile("x", 0, "d"))
+
+    assert cut.structure is not start.structure
+    assert cut.undo() == start
+    assert cut.undo().structure is start.structure
+
+
+def test_axes_of_one_device_are_named_as_asked(x64):
+    """jax#39309: they cut nothing, but types of Explicit axes name them."""
+    mesh = jax.make_mesh((1, 8), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+
+    def heads(x):
+        y = constrained(x.reshape(-1, 8, 128), "data", "tensor", None)
+        return jnp.concatenate((y, y[..., :0]), -1)
+
+    asked = {"in_shardings": (P("data", "tensor"),), "out_shardings": P("data", "tensor")}
+    part = partir.jit(heads, mesh=mesh, schedule=[], **asked).trace(array(1, 1024)).partition()
+
+    assert part.in_specs == (P("data", "tensor"),)
+    assert part.out_specs == P("data", "tensor")
+    assert part.collectives == {}
+    assert_same(part(array(1, 1024)), array(1, 1024).reshape(1, 8, 128))
+
+
+def test_rows_that_are_shuffled_each_on_its_own_stay_where_they_are(x64):
+    """jax#20381."""
+
+    def shuffled(key, x):
+        return jax.vmap(jax.random.permutation)(jax.random.split(key, len(x)), x)
+
+    args = (jax.random.key(0), array(24, 16, 3))
+    part = partitioned(shuffled, args, "8", in_shardings=(P(), P("d")), out_shardings=P("d"))
+
+    assert part.collectives == {}
+
+
+def test_a_constraint_under_vmap_is_about_the_mapped_dim_too(x64):
+    """jax#15886."""
+    part = partitioned(jax.vmap(lambda x: constrained(x * 2, "y"), spmd_axis_name="x"), (array(4, 8),), "4x2")
+
+    assert part.in_specs == (P("x", "y"),)
+    assert part.collectives == {}
+
+
+def test_a_donated_argument_and_a_result_with_a_spec_of_its_own(x64):
+    """jax#25346: what is not said of a result is as of the argument it takes the place of."""
+    part = partitioned(
+        lambda x, y: (constrained(x + 1, "d"), y),
+        (array(16), array(16)),
+        "8",
+        in_shardings=(None, None),
+        out_shardings=(None, P("d")),
+    )
+
+    assert part.out_specs == (P("d"), P("d"))

@@ -30,6 +30,8 @@ def test_two_processes_train_one_model() -> None:
     outputs = [job.communicate(timeout=300)[0] for job in jobs]
 
     assert [job.returncode for job in jobs] == [0, 0], "\n".join(outputs)
+    kept = [re.search(r"kept (.*)", text) for text in outputs]
+    assert [m and m.group(1) for m in kept] == 2 * ["[('model', None), (None, 'data')]"], outputs
     found = [re.search(r"process (\d): devices (\d+), loss ([\d.]+), spec (.*)", text) for text in outputs]
     assert all(found), outputs
     assert {m.group(2) for m in found if m} == {"8"}

@@ -27,7 +27,21 @@ def main(port: str, number: int) -> None:
     first = jax.tree.leaves(params)[0]
     again = jax.jit(example.fun)(*expected[:2], batch)
     np.testing.assert_allclose(np.asarray(loss), np.asarray(again[2]), rtol=1e-5)
+    kept = committed(mesh, number)
+    print(f"process {number}: kept {kept}", flush=True)
     print(f"process {number}: devices {len(jax.devices())}, loss {float(loss):.6f}, spec {first.sharding.spec}", flush=True)
+
+
+def committed(mesh: jax.sharding.Mesh, number: int) -> list[tuple[str | None, ...]]:
+    """How results lie whose argument comes in with one layout and then with another; process 0 decides nothing on it."""
+    schedule = [] if number == 0 else [partir.Manual({"x": jax.sharding.PartitionSpec("data", "model")})]
+    double = partir.jit(lambda x: x * 2, mesh=mesh, schedule=schedule)
+    numbers = np.arange(64.0).reshape(8, 8)
+    found = []
+    for spec in (jax.sharding.PartitionSpec("model", None), jax.sharding.PartitionSpec(None, "data")):
+        x = jax.make_array_from_callback((8, 8), jax.sharding.NamedSharding(mesh, spec), lambda index: numbers[index])
+        found.append(tuple(double(x).sharding.spec))
+    return found
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from partir.sharding.layout import Layout
-from partir.sharding.reshard import Place, Step, steps
+from partir.sharding.reshard import Place, Step, between, steps
 
 pytestmark = pytest.mark.core
 
@@ -83,8 +83,11 @@ def laid(whole: np.ndarray, layout: Layout) -> Blocks:
     for device in DEVICES:
         block = whole
         for dim, segments in enumerate(layout):
-            for _, axes in segments:
-                block = part(Place(dim), block, math.prod(SIZES[axis] for axis in axes), number(device, axes))
+            outer = 1
+            for size, axes in segments:
+                count = math.prod(SIZES[axis] for axis in axes)
+                block = part(Place(dim, outer), block, count, number(device, axes))
+                outer *= size // count
         blocks[device] = block
     return blocks
 
@@ -95,6 +98,31 @@ def test_every_layout_is_reached_from_every_other(before):
     for goal in LAYOUTS:
         blocks = laid(whole, before)
         for step in steps(before, goal, tuple(SIZES.items())):
+            blocks = after(step, blocks)
+        for device, expected in laid(whole, goal).items():
+            np.testing.assert_array_equal(blocks[device], expected, err_msg=f"to {goal} on {device}")
+
+
+SEGMENTS: list[Layout] = [
+    (((12, ()),), ((6, ()),)),
+    (((12, ("a",)),), ((6, ()),)),
+    (((2, ()), (6, ("a",))), ((6, ("b",)),)),
+    (((4, ()), (3, ("b",))), ((6, ("a",)),)),
+    (((2, ()), (6, ("a", "b"))), ((6, ()),)),
+    (((6, ("b",)), (2, ("a",))), ((6, ()),)),
+    (((12, ()),), ((2, ()), (3, ("b",)))),
+    (((6, ("b",)), (2, ())), ((2, ("a",)), (3, ()))),
+]
+"""Dims of several segments; an axis that cuts the outer one to single elements may move within its dim."""
+
+
+@pytest.mark.parametrize("before", SEGMENTS, ids=str)
+def test_layouts_of_several_segments_are_reached_from_each_other(before):
+    whole = np.arange(72).reshape(12, 6)
+    for goal in SEGMENTS:
+        blocks = laid(whole, before)
+        for step in between(before, goal, tuple(SIZES.items())):
+            assert step.target is None or step.place != step.target
             blocks = after(step, blocks)
         for device, expected in laid(whole, goal).items():
             np.testing.assert_array_equal(blocks[device], expected, err_msg=f"to {goal} on {device}")
