@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from partir.mesh import Mesh
     from partir.runtime.judge import Judgement, judge
     from partir.session import Session
-    from partir.sharding.actions import Cut, GatherOnce, Pin, Prefer, Replicate, Tile
+    from partir.sharding.actions import Cut, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
     from partir.sharding.strategy import Strategy, load_strategy
     from partir.stages import Partitioned, Traced, diff
     from partir.tactics import (
@@ -73,6 +73,7 @@ __all__ = [
     "Pin",
     "Prefer",
     "ProgramError",
+    "ReduceIn",
     "ReplanWarning",
     "Replicate",
     "Search",
@@ -122,7 +123,7 @@ _MODULES = {
     "partir.mesh": ("Mesh",),
     "partir.runtime.judge": ("Judgement", "judge"),
     "partir.session": ("Session",),
-    "partir.sharding.actions": ("Cut", "GatherOnce", "Pin", "Prefer", "Replicate", "Tile"),
+    "partir.sharding.actions": ("Cut", "GatherOnce", "Pin", "Prefer", "ReduceIn", "Replicate", "Tile"),
     "partir.sharding.strategy": ("Strategy", "load_strategy"),
     "partir.stages": ("Partitioned", "Traced", "diff"),
     "partir.tactics": (

@@ -17,6 +17,7 @@ from partir.frontend.trace import Options, abstract, name_of, trace
 from partir.mesh import Mesh
 from partir.runtime.processes import agree
 from partir.sharding.strategy import Strategy
+from partir.sharding.sums import dtype_name
 from partir.stages import Partitioned, Schedule, Traced
 from partir.tactics.committed import layouts_of
 
@@ -37,6 +38,7 @@ class Jitted:
         shardings: tuple[Any, Any],
         compiler_options: Mapping[str, Any] | None,
         target: Target | None,
+        reduce_dtype: str | None = None,
     ) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
@@ -46,6 +48,7 @@ class Jitted:
         self._shardings = shardings
         self._compiler_options = tuple((compiler_options or {}).items())
         self._target = target
+        self._reduce_dtype = reduce_dtype
         self._cache: dict[Any, list[Partitioned]] = {}
         self._first: list[tuple[Strategy, int, frozenset[int]]] = []
 
@@ -111,7 +114,8 @@ class Jitted:
         mesh = self._mesh_now()
         program = trace(self._fun, args, kwargs, self._options, platform=_platform(mesh), mesh=Mesh.of(mesh))
         layouts = layouts_of(jax.tree.leaves(self._dynamic(args, kwargs)[:2]))
-        return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, self._target, layouts)
+        options = self._shardings, self._compiler_options, self._target, layouts, self._reduce_dtype
+        return Traced(program, mesh, self._schedule, *options)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Trace, partition and lower: a `jax.stages.Lowered`."""
@@ -171,15 +175,17 @@ def jit(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
+    reduce_dtype: Any = None,
 ) -> Any:
     """Partition `fun` over `mesh` by `schedule`; called and staged like `jax.jit`.
 
     `mesh` is a `jax.sharding.Mesh` (any axis types), `AbstractMesh` or `partir.Mesh`; None takes the one of `jax.set_mesh` at
     the time of the call. `schedule` is a list of tactics and strategies. `target` is the machine that `estimate` and `report`
     price the result on: a name such as "tpu_v3" (`partir.targets.names()`) or a `partir.targets.Target`. `in_shardings` and
-    `out_shardings` are trees of PartitionSpec, NamedSharding or None (open) and come before the schedule. The other options
-    mean what they mean in `jax.jit`. Arguments are placed where they belong. Raises PartirError with what, where, why and what
-    to try.
+    `out_shardings` are trees of PartitionSpec, NamedSharding or None (open) and come before the schedule. `reduce_dtype` is the
+    dtype in which sums over devices of floating values are made, on each axis for which no tactic says another (None: that of
+    the values). The other options mean what they mean in `jax.jit`. Arguments are placed where they belong. Raises PartirError
+    with what, where, why and what to try.
     """
     if fun is None:
         return functools.partial(
@@ -194,6 +200,7 @@ def jit(
             donate_argnums=donate_argnums,
             donate_argnames=donate_argnames,
             compiler_options=compiler_options,
+            reduce_dtype=reduce_dtype,
         )
     if not callable(fun):
         raise ProgramError(word(f"partir.jit needs a function, not {fun!r}"))
@@ -201,4 +208,5 @@ def jit(
         Mesh.of(mesh)
     options = Options(static_argnums, static_argnames, donate_argnums, donate_argnames)
     machine = None if target is None else targets.get(target)
-    return Jitted(fun, mesh, schedule, options, (in_shardings, out_shardings), compiler_options, machine)
+    sums = None if reduce_dtype is None else dtype_name(reduce_dtype)
+    return Jitted(fun, mesh, schedule, options, (in_shardings, out_shardings), compiler_options, machine, sums)

@@ -8,7 +8,7 @@ from typing import Any
 from partir.cost.targets import Target
 from partir.errors import NoEffectError, PartirError, word
 from partir.search import Searcher
-from partir.sharding.actions import Action, GatherOnce, Pin, Prefer, Replicate, Tile
+from partir.sharding.actions import Action, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
 from partir.sharding.strategy import Strategy
 from partir.stages import ClassInfo, Partitioned, Traced
 from partir.tactics import Search
@@ -48,6 +48,10 @@ class Session:
     def gather_once(self, path: str) -> Session:
         """Gather the parameters that a pattern names once in a step, not once in each phase, and keep them in between."""
         return self._do(*(GatherOnce(name) for name in self._names(path)))
+
+    def reduce_in(self, dtype: Any, axis: str | None = None) -> Session:
+        """Make sums over a mesh axis of floating values in a dtype."""
+        return self._do(ReduceIn(self._axis(axis), dtype))
 
     def prefer(self, site: str, class_: ClassInfo | tuple[str, int], axis: str | None = None) -> Session:
         """At the ops of a scope where dims compete for an axis, let this class have it."""

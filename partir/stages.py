@@ -29,7 +29,7 @@ from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, check_arguments, concrete_mesh
 from partir.runtime.judge import judge_text
 from partir.sharding import plan as plan_
-from partir.sharding.actions import Action
+from partir.sharding.actions import Action, ReduceIn
 from partir.sharding.assignment import Assignment
 from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
@@ -46,6 +46,7 @@ from partir.viz import report as report_
 from partir.viz.costs import largest, priced_conflicts
 from partir.viz.difference import difference
 from partir.viz.explain import explanation
+from partir.viz.sums import sums_lines
 from partir.viz.table import Table
 from partir.viz.verification import Verification
 
@@ -87,10 +88,12 @@ class Traced:
         compiler_options: tuple[tuple[str, Any], ...] = (),
         target: Target | None = None,
         layouts: Layouts = (),
+        reduce_dtype: str | None = None,
     ) -> None:
         self.program = with_memories(program, layouts, *shardings)
         self.mesh = mesh
         self.layouts = layouts
+        self.reduce_dtype = reduce_dtype
         self._schedule = schedule
         self._shardings = shardings
         self._compiler_options = compiler_options
@@ -160,11 +163,11 @@ class Traced:
         """The same function, imported again for another platform ("tpu", "cuda", "cpu"): ops differ between them."""
         assert self.program.again is not None
         program = self.program.again(platform, None)
-        return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, target, self.layouts)
+        return self._with(program, mesh, target, self.layouts)
 
     def arriving(self, layouts: Layouts) -> Traced:
         """The same for arguments that come in with other layouts."""
-        made = Traced(self.program, self.mesh, self._schedule, self._shardings, self._compiler_options, self._target, layouts)
+        made = self._with(self.program, self.mesh, self._target, layouts)
         if made.program.signature == self.program.signature:
             made.program, made.__dict__["structure"] = self.program, self.structure
         return made
@@ -208,7 +211,12 @@ class Traced:
         """The same function imported again for another mesh, over whose axes all is said that it says over its own meshes."""
         assert self.program.again is not None
         program = self.program.again(self.program.platform, Mesh.of(mesh))
-        return Traced(program, mesh, self._schedule, self._shardings, self._compiler_options, self._target, self.layouts)
+        return self._with(program, mesh, self._target, self.layouts)
+
+    def _with(self, program: Program, mesh: Any, target: Target | None, layouts: Layouts) -> Traced:
+        """Another import of the function, or other arguments for it; what the user asked for is the same."""
+        options = self._schedule, self._shardings, self._compiler_options
+        return Traced(program, mesh, *options, target, layouts, self.reduce_dtype)
 
     def _start(self, mesh: Any, *, fixed: bool) -> Assignment:
         """The assignment before any tactic: what the user's code and in/out_shardings already say."""
@@ -217,7 +225,8 @@ class Traced:
         start = replace(start, outputs=pins.outputs)
         if not fixed:
             return start
-        return start.apply(*pins.actions, *self.structure.wishes(start.mesh).actions)
+        sums = [] if self.reduce_dtype is None else [ReduceIn(axis, self.reduce_dtype) for axis in start.mesh.names]
+        return start.apply(*sums, *pins.actions, *self.structure.wishes(start.mesh).actions)
 
     def __repr__(self) -> str:
         return (
@@ -360,6 +369,11 @@ class Partitioned:
         return report_.whole_lines(self.plan)
 
     @property
+    def sums(self) -> list[str]:
+        """In which dtype sums over devices are made, where that is not float32 or wider for all, or was asked for."""
+        return sums_lines(self.plan, self.target if self.has_target else None)
+
+    @property
     def committed(self) -> list[str]:
         """For each argument that came in with a layout: what it came in as, what it lies as, and who decides it."""
         specs = [spec_of(layout) for layout in self.plan.arguments]
@@ -369,10 +383,11 @@ class Partitioned:
 
     def report(self) -> Table:
         """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
-        target, the largest costs and what the conflicts would cost the other way; then what stayed whole and why."""
+        target, the largest costs and what the conflicts would cost the other way; then in which dtype sums of narrow values
+        are made; then what stayed whole and why."""
         came = report_.shortened(self.committed, "arguments that came in with a layout:") if self.traced.layouts else []
         kept = report_.shortened(report_.host_lines(self.plan), "kept in host memory:")
-        notes = [*came, *kept, *report_.shortened(self.whole, "stayed whole:")]
+        notes = [*came, *kept, *self.sums, *report_.shortened(self.whole, "stayed whole:")]
         if self._target is not None:
             names: dict[Action, str] = {}
             for stage in reversed(self.stages):
@@ -418,7 +433,8 @@ class Partitioned:
         positional, keywords = tree_of(trees.arguments, taken)
         names = [name for name in dict.fromkeys(leaf.path[0] for leaf in taken) if name not in keywords]
         shardings = dict(zip(names, positional, strict=False)) | keywords, tree_of(trees.results, theirs.results)
-        following = Traced(traced.program, self.mesh, None, shardings, self._compiler_options, self._target, traced.layouts)
+        options = self._compiler_options, self._target, traced.layouts, self.traced.reduce_dtype
+        following = Traced(traced.program, self.mesh, None, shardings, *options)
         return following.partition([])
 
     def specs(self) -> Table:

@@ -58,6 +58,7 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
     "partir-tile": _pass("TilePass"),
     "partir-replicate": _pass("ReplicatePass"),
     "partir-gather-once": _pass("GatherOncePass"),
+    "partir-reduce-in": _pass("ReduceInPass"),
     "partir-prefer": _pass("PreferPass"),
     "partir-cut": _pass("CutPass"),
     "partir-strip": _pass("StripPass"),

@@ -75,7 +75,7 @@ def schedule_of(text: str) -> list[Item]:
     """A schedule from Python text: calls of tactics (or actions) with literal arguments, separated by commas.
 
     >>> schedule_of("DataParallel('data'), Megatron('model')")
-    [DataParallel(axis='data', inputs=None), Megatron(axis='model', scope=None)]
+    [DataParallel(axis='data', inputs=None, reduce_dtype=None), Megatron(axis='model', scope=None)]
     """
     text = text.replace("\n", " ")
     try:

@@ -12,6 +12,23 @@ _NCCL = "NVIDIA NCCL 2.28, src/graph/tuning.cc, hwLatencies of the ring, protoco
 _HOP = f"{_BOOK}: about 1 microsecond a hop"
 _LIBTPU = "libtpu 0.0.52: the collectives that it starts and ends in two places of what it compiles"
 _REDUCES = "libtpu 0.0.52: 18.5 cycles of a core for each register of 1024 numbers that a loop reduces"
+
+# In which dtype sums over devices of narrow values are made: read off what compilers make of an all_reduce and a reduce_scatter
+# (operands, results, the computation that adds), and for v5e off the code of the ring.
+#
+#   compiler                     bfloat16                                              float16
+#   libtpu 0.0.52, v3 to v6e     sent as bf16; each device adds in f32 and rounds      sent and added as f16, two in a word
+#   XLA for GPUs, jaxlib 0.12    bf16, handed to NCCL                                  f16, handed to NCCL
+#   XLA for CPU, jaxlib 0.10,    converted to f32 before, and back after               sent and added as f16
+#     0.12
+#
+# None gives sums in f32 for the bytes of bf16: for an all_reduce of bf16 that adds in f32 libtpu sends f32 around its ring
+# (twice the granules), and XLA for GPUs hands bf16 to NCCL all the same. So where nothing is asked, programs stay as they are.
+_SUMS_TPU = "libtpu 0.0.52, compiled for v3, v4, v5e, v5p and v6e: sums of bf16 and of f16 stay what they are"
+_SUMS_GPU = "XLA of jaxlib 0.12.0, compiled for V100, A100, H100 and B200: sums of bf16 and of f16 go to NCCL as they are"
+_SUMS_CPU = (
+    "XLA of jaxlib 0.10.2 and 0.12.0 for CPU: its pass all-reduce-promotion makes sums of bf16 in f32, those of f16 in f16"
+)
 _DCN = f"{_BOOK}: data centre network between slices; latency of the order of 10 microseconds taken"
 
 
@@ -70,6 +87,7 @@ def _tpu(
             "overlaps": _LIBTPU,
             "scatters_by_all_reduce": "libtpu 0.0.52, which was asked for 19 slices of v2, v3, v4, v5e and v6e",
             "reduced_per_second": _REDUCES,
+            "sums_as": _SUMS_TPU,
             **sources,
         },
     )
@@ -113,6 +131,7 @@ def _gpu(
             "far": f"{system}; latency: {_NCCL}, network",
             "node_devices": system,
             "devices_per_chip": sheet,
+            "sums_as": _SUMS_GPU,
         },
     )
 
@@ -385,6 +404,7 @@ CPU = Target(
     1,
     2.0e9,
     overlaps=(),
+    sums_as={"bfloat16": "float32"},
     device_kinds=("cpu",),
     sources={
         "flops_per_second": f"{_XEON}: 2.0 GHz x 16 lanes x 2 units x 2 for one core",
@@ -395,6 +415,7 @@ CPU = Target(
         "node_devices": "virtual devices are all on one host",
         "clock_hertz": f"{_XEON}: 2.0 GHz",
         "devices_per_chip": "virtual devices",
+        "sums_as": _SUMS_CPU,
     },
 )
 

@@ -17,6 +17,7 @@ from partir.dialect.kinds import MATRIX
 from partir.sharding.layout import Axes, Layout
 from partir.sharding.plan import Key, Plan, Reshard, Settlement
 from partir.sharding.reshard import Step
+from partir.sharding.sums import float_name, item_bytes
 
 ALONE_BYTES = 128 * 2**20
 """A larger value is scattered alone."""
@@ -145,6 +146,7 @@ class _Mover:
         self.plan, self.wiring, self.sizes, self.standing = plan, wiring, sizes, standing
         self.planned = plan.assignment.structure.tables
         self.narrows = standing.kernels.fusing.narrow_operands
+        self.widens = bool(plan.assignment.summed_in or wiring.target.sums_as)
         self.found = Moves()
         self.links: dict[Axes, Link] = {}
         self.brought: dict[object, set[int]] = {}
@@ -178,7 +180,7 @@ class _Mover:
                 self.found.owed.append(replace(owed, places=bound))
             if free.values:
                 self.found.owed.append(replace(owed, places=free))
-                groups.setdefault((kind, step.axes, step.reduction, owed.times), []).append(self.found.owed[-1])
+                groups.setdefault((kind, step.axes, step.reduction, step.dtype, owed.times), []).append(self.found.owed[-1])
         for together in groups.values():
             counts = [len(owed.places.values) for owed in together]
             each = [owed.steps[0] for owed in together]
@@ -199,6 +201,10 @@ class _Mover:
         self.found.intervals.add(places.starts, places.stops, self.sizes.padded(value, settlement.after))
         if settlement.before != settlement.after:
             self.found.intervals.add(places.after, places.after, self.sizes.padded(value, settlement.before))
+        widest = max([self.widening(value, step) for step in settlement.steps], default=1.0) if self.widens else 1.0
+        if widest > 1:
+            self.found.intervals.add(places.after, places.after, self.sizes.padded(value, settlement.before) * widest)
+            self.found.copied += self.widened(value, settlement, widest) * len(places.values)
         if places.interrupted:
             self.interrupt(places, self.sizes.padded(value, settlement.after))
         self.owe(settlement, value, settlement.before, settlement.steps, self.planned.region_of[value], places)
@@ -255,6 +261,21 @@ class _Mover:
                 own.update(lists.first[row] for row in self.standing.rows[reshard.row])
         return {where: sorted(own) for where, own in found.items()}
 
+    def widening(self, value: int, step: Step) -> float:
+        """How many times as large as the value is what a step sends: a sum may be made in another dtype."""
+        always = self.wiring.target.sums_as
+        if step.reduction is None or (step.dtype is None and not always):
+            return 1.0
+        dtype = step.dtype or float_name(self.planned.values[value].type)
+        return item_bytes(always.get(dtype, dtype)) / self.sizes.items[value] if dtype is not None else 1.0
+
+    def widened(self, value: int, settlement: Settlement, scale: float) -> float:
+        """The bytes that are written and read more in one step where a sum is made in a wider dtype: what makes the value
+        writes it so, and what reads the sum; none of what fits into memory on the chip."""
+        sizes = [self.sizes.padded(value, layout) for layout in (settlement.before, settlement.after)]
+        far = sum(size for size in sizes if size * scale > (self.wiring.target.on_chip_bytes or 0))
+        return (scale - 1) * far * self.planned.times(self.planned.region_of[value])
+
     def sent_as(self, step: Step, devices: int) -> str:
         """The kind of collective that a step is on the wires."""
         whole = devices == self.wiring.mesh.size and self.wiring.scatters_by_all_reduce
@@ -281,6 +302,8 @@ class _Mover:
                 size /= devices
                 continue
             moved = size * devices if step.kind == "all_gather" else size
+            if self.widens and step.reduction is not None:
+                moved = size / scale * self.widening(value, step)
             found.append((step, devices, moved, best(self.sent_as(step, devices), moved, link)))
             if step.kind == "all_gather":
                 size = moved

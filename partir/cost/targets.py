@@ -103,6 +103,9 @@ class Target:
     scatters_by_all_reduce: bool = False
     """Whether a sum that is scattered over all of a slice of more than four devices is sent as an all_reduce where two of its
     dims are equal (TPUs)."""
+    sums_as: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The dtypes for which the compiler makes (and sends) sums over devices in a wider one, whatever the program says. Others
+    are added up in the dtype that they are sent in, rounded at each device on the way."""
     efficiency: Efficiency = Efficiency()
     device_kinds: tuple[str, ...] = ()
     """What JAX calls such a device (`device.device_kind`), or how that begins."""

@@ -23,7 +23,7 @@ from partir.lowering.to_spmd import to_spmd
 from partir.lowering.unroll import unroll
 from partir.mesh import Mesh
 from partir.sharding import plan
-from partir.sharding.actions import Action, Cut, GatherOnce, Prefer, Replicate, Tile
+from partir.sharding.actions import Action, Cut, GatherOnce, Prefer, ReduceIn, Replicate, Tile
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,19 @@ class GatherOncePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         _act(op, GatherOnce(self.value))
+
+
+@dataclass(frozen=True)
+class ReduceInPass(ModulePass):
+    """Make sums over an axis of floating values in a dtype: `partir-reduce-in{axis=data dtype=float32}`."""
+
+    name = "partir-reduce-in"
+
+    axis: str
+    dtype: str
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _act(op, ReduceIn(self.axis, self.dtype))
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, TensorType, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from partir.collector import paused
+from partir.dialect.constants import element_type_of
 from partir.dialect.core import BarrierOp, OriginAttr, TileAttr
 from partir.dialect.kinds import MATRIX
 from partir.dialect.sdy import MeshAttr, MeshOp, TensorShardingAttr
@@ -334,9 +335,17 @@ class _Lowering:
         return AxesAttr.of([(axis, self.by_axis[axis]) for axis in axes])
 
     def collectives(self, value: SSAValue, steps: Sequence[Step]) -> SSAValue:
+        """Write steps one after the other; the value is converted where a sum is made in another dtype, and back at the end.
+
+        before   reduce_scatter of %x : bf16 in float32
+        after    %w = convert %x : f32 ; %s = reduce_scatter add %w ; %y = convert %s : bf16
+        """
+        own = value.type.element_type if isinstance(value.type, TensorType) else None
         for step in steps:
+            if own is not None:
+                value = self.writer.convert(value, own if step.dtype is None else element_type_of(step.dtype))
             value = self.writer.add(_collective(value, step, self.axes(step.axes))).results[0]
-        return value
+        return value if own is None else self.writer.convert(value, own)
 
 
 def shardings(layouts: Sequence[Layout]) -> ArrayAttr[DictionaryAttr]:

@@ -1,4 +1,4 @@
-"""The one vocabulary of tactics, search, logs and saved strategies: six small decisions with stable addresses.
+"""The one vocabulary of tactics, search, logs and saved strategies: seven small decisions with stable addresses.
 
 A value is addressed by its argument path (`params/mlp/w`), by its tag (`#residual.0`), else by phase, scope, op and ordinal
 (`@forward:layer_0/attention-block/dot_general.2`), so that an address outlives the import it was made on.
@@ -16,6 +16,7 @@ from xdsl.ir import OpResult
 from partir.dialect.core import TagOp
 from partir.errors import PathError, StrategyError, word
 from partir.program import no_match, origin_of
+from partir.sharding.sums import dtype_name
 from partir.sharding.tables import Tables
 
 
@@ -77,7 +78,20 @@ class GatherOnce:
     value: str
 
 
-Action = Tile | Replicate | Pin | Prefer | Cut | GatherOnce
+@dataclass(frozen=True)
+class ReduceIn:
+    """Sums over an axis of floating values are made in this dtype: the values are converted to it before the collective that
+    adds them up, and the sum back after it. What a loop adds up in its rounds stays in the dtype that the program says. Of
+    several for one axis the last counts. `dtype` is kept as its name."""
+
+    axis: str
+    dtype: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+
+
+Action = Tile | Replicate | Pin | Prefer | Cut | GatherOnce | ReduceIn
 KINDS: Mapping[str, type[Action]] = {
     "tile": Tile,
     "replicate": Replicate,
@@ -85,6 +99,7 @@ KINDS: Mapping[str, type[Action]] = {
     "prefer": Prefer,
     "cut": Cut,
     "gather_once": GatherOnce,
+    "reduce_in": ReduceIn,
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 

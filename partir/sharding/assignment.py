@@ -16,7 +16,7 @@ import numpy as np
 from partir.errors import TilingError, word
 from partir.mesh import Mesh
 from partir.sharding import groups
-from partir.sharding.actions import Action, Cut, GatherOnce, Pin, Prefer, Replicate, Tile
+from partir.sharding.actions import Action, Cut, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
 from partir.sharding.atoms import Join, dealt
 from partir.sharding.classes import Classes, IntArray
 from partir.sharding.constraints import Wishes
@@ -130,6 +130,9 @@ class Assignment:
         return frozenset(found)
 
     def _check(self, action: Action) -> None:
+        if isinstance(action, ReduceIn):
+            self.mesh.check(action.axis)
+            return
         value = self.structure.addresses.find(action.value)
         if isinstance(action, Pin):
             for axis in action.names:
@@ -456,11 +459,17 @@ class Assignment:
         named = {find(action.value) for action in self.actions if isinstance(action, GatherOnce)}
         return frozenset(value for value in named if value < len(leaves) and leaves[value].role == "state")
 
+    @cached_property
+    def summed_in(self) -> dict[str, str]:
+        """By axis, the dtype that sums over it are asked for in; the last `ReduceIn` of an axis counts."""
+        return {action.axis: action.dtype for action in self.actions if isinstance(action, ReduceIn)}
+
     def same_effect(self, other: Assignment) -> bool:
         """Whether two assignments decide the same at every op and argument (whatever their actions say)."""
         return (
             self.argument_axes == other.argument_axes
             and self.gathered_once == other.gathered_once
+            and self.summed_in == other.summed_in
             and all(np.array_equal(self.winners[axis], other.winners[axis]) for axis in self.mesh.names)
         )
 

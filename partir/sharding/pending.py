@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from partir.sharding.assignment import Assignment
 from partir.sharding.linear import passing
+from partir.sharding.sums import item_bytes, summed_in
 from partir.sharding.tables import OpRow
 
 Sums = dict[str, str]
@@ -124,18 +125,30 @@ def _worth(
     devices: dict[frozenset[str], int] = {}
     meetings: dict[tuple[int, str], tuple[list[int], int, int] | None] = {}
 
-    def at_once(value: int) -> float:
+    asked = assignment.summed_in
+    scales: dict[tuple[int, str], float] = {}
+
+    def at_once(value: int, axis: str) -> float:
         axes = axes_of_value[value]
         if axes not in devices:
             devices[axes] = assignment.mesh.size_of(*axes)
-        return tables.bytes_of[value] / devices[axes]
+        own = tables.bytes_of[value] / devices[axes]
+        return own * widening(value, axis) if asked else own
+
+    def widening(value: int, axis: str) -> float:
+        """How many times as large as the value is what its sum sends."""
+        found = scales.get((value, axis))
+        if found is None:
+            dtype = summed_in(tables.values[value].type, possible[value].get(axis), (axis,), asked)
+            found = scales[value, axis] = item_bytes(dtype) / tables.item_bytes[value] if dtype is not None else 1.0
+        return found
 
     def sweep() -> bool:
         """Whether each value was looked at after all that is made of it."""
         in_order = True
         for value in reversed(list(possible)):
-            here = at_once(value)
             for axis in possible[value]:
+                here = at_once(value, axis)
                 least[value, axis] = here
                 carried = sums.get(value)
                 if carried is not None and axis in possible.get(carried.result, {}):
@@ -149,7 +162,7 @@ def _worth(
                     continue
                 through, result, sharers = meeting
                 in_order = in_order and (result, axis) in least
-                after = least.get((result, axis), at_once(result)) / sharers
+                after = least.get((result, axis), at_once(result, axis)) / sharers
                 if after < here:
                     least[value, axis] = after
                     for passed in through:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from xdsl.ir import SSAValue
@@ -26,6 +26,7 @@ from partir.sharding.pending import Sums
 from partir.sharding.reshard import Place, Step
 from partir.sharding.rule import shape_of
 from partir.sharding.spread import FactorAxes, Spread
+from partir.sharding.sums import summed_in
 from partir.sharding.tables import Control, OpRow, RegionItems, View
 
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute")
@@ -379,7 +380,7 @@ class _Planner:
             if left:
                 kind = self.sums[source][left[0]]
                 first = (Step("all_reduce", left, reduction=kind),)
-            steps = self._moving(first + reshard.between(before, after, self.sizes))
+            steps = self._moving(source, first + reshard.between(before, after, self.sizes))
             gathers = any(step.kind == "all_gather" for step in steps)
             barrier = bool(phase) and gathers and self.gathered_in.setdefault(source, phase) != phase
             self.plan.reshards[key] = Reshard(source, before, after, steps, position, phase, barrier, place)
@@ -419,11 +420,18 @@ class _Planner:
             steps.append(Step("all_reduce", rest, reduction=due[rest[0]]))
         self.axes[value] = tuple(axes)
         self.layouts[value] = self.spread.layout_of(value, self.axes[value])
-        self.plan.settlements[value] = Settlement(value, self._moving(_merged(steps)), before, self.layouts[value])
+        self.plan.settlements[value] = Settlement(value, self._moving(value, _merged(steps)), before, self.layouts[value])
 
-    def _moving(self, steps: Sequence[Step]) -> tuple[Step, ...]:
-        """Steps without those over one device, which do nothing."""
-        return tuple(step for step in steps if self.assignment.mesh.size_of(*step.axes) > 1)
+    def _moving(self, value: int, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """Steps without those over one device, which do nothing; sums in the dtype that is asked for."""
+        found = tuple(step for step in steps if self.assignment.mesh.size_of(*step.axes) > 1)
+        asked = self.assignment.summed_in
+        return tuple(self._summed(value, step) for step in found) if asked else found
+
+    def _summed(self, value: int, step: Step) -> Step:
+        axes = [axis for axis in step.axes if self.assignment.mesh.size_of(axis) > 1]
+        dtype = summed_in(self.tables.values[value].type, step.reduction, axes, self.assignment.summed_in)
+        return step if dtype is None else replace(step, dtype=dtype)
 
     def _fits(self, value: int, axes: Sequence[Axes], atom: int, axis: str) -> bool:
         sizes = [size for dim in self.atoms.sizes_of[value] for size in dim]

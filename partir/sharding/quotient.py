@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from partir.program import Signature
-from partir.sharding.actions import Action, Addresses, GatherOnce, Replicate
+from partir.sharding.actions import Action, Addresses, GatherOnce, ReduceIn, Replicate
 from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import Atoms
 from partir.sharding.classes import IntArray
@@ -81,6 +81,10 @@ def _translated(whole: Assignment, value_of: IntArray, names: list[str]) -> tupl
     find, views = whole.structure.addresses.find, whole.structure.tables.views
     found: dict[Action, None] = {}
     for action in whole.actions:
+        if isinstance(action, ReduceIn):
+            found.pop(action, None)  # the last one counts
+            found[action] = None
+            continue
         value = find(action.value)
         has_dim = not isinstance(action, Replicate | GatherOnce)
         dim = whole.dim_of(value, action.dim) if has_dim else -1

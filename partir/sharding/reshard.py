@@ -29,21 +29,24 @@ class Place:
 
 @dataclass(frozen=True)
 class Step:
-    """One collective over `axes` (major first). `place` is what grows or shrinks; an all_to_all cuts `target` instead."""
+    """One collective over `axes` (major first). `place` is what grows or shrinks; an all_to_all cuts `target` instead. A sum is
+    made in `dtype` (None: that of the value), to which the value is converted before it, and back after it."""
 
     kind: StepKind
     axes: Axes
     place: Place | None = None
     target: Place | None = None
     reduction: str | None = None
+    dtype: str | None = None
 
 
 @cache
 def steps(before: Layout, after: Layout, sizes: tuple[tuple[str, int], ...]) -> tuple[Step, ...]:
     """The collectives that turn a tensor laid as `before` into one laid as `after`, on axes of these sizes.
 
-    >>> steps((((8, ("d",)),), ((8, ()),)), (((8, ()),), ((8, ("d",)),)), (("d", 4),))
-    (Step(kind='all_to_all', axes=('d',), place=Place(dim=0, outer=1), target=Place(dim=1, outer=1), reduction=None),)
+    >>> (step,) = steps((((8, ("d",)),), ((8, ()),)), (((8, ()),), ((8, ("d",)),)), (("d", 4),))
+    >>> step.kind, step.axes, step.place, step.target
+    ('all_to_all', ('d',), Place(dim=0, outer=1), Place(dim=1, outer=1))
     """
     by_axis = dict(sizes)
     grid = [_common(a, b, by_axis) for a, b in zip(before, after, strict=True)]

@@ -13,7 +13,7 @@ from typing import Any
 from partir.errors import StrategyError, word
 from partir.mesh import Mesh
 from partir.program import Program
-from partir.sharding.actions import Action, from_json, to_json
+from partir.sharding.actions import Action, ReduceIn, from_json, to_json
 from partir.sharding.assignment import Assignment
 
 VERSION = 1
@@ -98,7 +98,10 @@ class Strategy:
         self.check(assignment.structure.program)
         for axis in self.mesh.names:
             assignment.mesh.check(axis)
-        return [action for action in self.actions if action not in assignment.actions]
+        sums = {action.axis: action.dtype for action in self.actions if isinstance(action, ReduceIn)}
+        known = assignment.summed_in
+        said = all(known.get(axis) == dtype for axis, dtype in sums.items())  # of those of one axis the last counts
+        return [a for a in self.actions if (not said if isinstance(a, ReduceIn) else a not in assignment.actions)]
 
 
 def load_strategy(path: str | os.PathLike[str]) -> Strategy:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from partir.errors import NoEffectError, ProgramError, word
-from partir.sharding.actions import Action, GatherOnce, Replicate, Tile
+from partir.sharding.actions import Action, GatherOnce, ReduceIn, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.roles import roles_of
+from partir.sharding.sums import dtype_name
 
 ENOUGH = 0.99
 """The share of parameter bytes after which a class that shards only what is left is not worth its collectives."""
@@ -27,13 +28,19 @@ class ZeRO:
 
     Classes are taken by the parameter bytes they newly shard (in a transformer the residual width covers nearly all) until
     99 % are covered or none divides; those of repeated layers together. `params` limits it to parameters that match these
-    patterns. (`reshard_after_forward` is PyTorch FSDP's name for it.)
+    patterns. `reduce_dtype` is the dtype that sums over `axis` are made in, as in `DataParallel`. (`reshard_after_forward` and
+    `reduce_dtype` are PyTorch FSDP's names for them.)
     """
 
     axis: str
     stage: Literal[1, 2, 3]
     params: str | Sequence[str] | None = None
     reshard_after_forward: bool = True
+    reduce_dtype: Any = None
+
+    def __post_init__(self) -> None:
+        if self.reduce_dtype is not None:
+            object.__setattr__(self, "reduce_dtype", dtype_name(self.reduce_dtype))
 
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         assignment.mesh.check(self.axis)
@@ -74,7 +81,8 @@ class ZeRO:
         pins: list[Action] = [Replicate(signature.arguments[i].name, self.axis) for i in pinned]
         tiles = [Tile(signature.arguments[i].name, dim, self.axis) for i, dim in chosen]
         once = () if self.reshard_after_forward else parameters
-        return [*pins, *tiles, *(GatherOnce(signature.arguments[i].name) for i in once)]
+        sums = () if self.reduce_dtype is None else (ReduceIn(self.axis, self.reduce_dtype),)
+        return [*sums, *pins, *tiles, *(GatherOnce(signature.arguments[i].name) for i in once)]
 
     def _cover(self, assignment: Assignment, parameters: Sequence[int]) -> tuple[list[tuple[int, int]], set[int]]:
         """Classes as (parameter, dim), greedily by the bytes they newly shard; and the parameters they shard."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from partir.errors import PathError
 from partir.program import Leaf, origin_of
-from partir.sharding.actions import GatherOnce, Pin, Replicate
+from partir.sharding.actions import GatherOnce, Pin, ReduceIn, Replicate
 from partir.sharding.assignment import NEVER
 from partir.sharding.layout import local_shape, spec_of
 from partir.sharding.plan import COLLECTIVES, Plan, Reshard, Settlement
@@ -121,7 +121,7 @@ def _by(plan: Plan, steps: Steps, position: int) -> str:
         return "by how a result is to leave, or a dim that an op splits goes on"
     action = plan.assignment.actions[position]
     name = next((tactic for tactic, count in steps if position < count), "the program itself")
-    if isinstance(action, Replicate | GatherOnce | Pin):
+    if isinstance(action, Replicate | GatherOnce | Pin | ReduceIn):
         return f"by {name}"
     return f"by {name} ({type(action).__name__} dim {action.dim} of {action.value})"
 
@@ -177,8 +177,9 @@ def _settled(plan: Plan, settlement: Settlement, of: str) -> Iterator[tuple[str,
     size = bytes_text(tables.bytes_of[settlement.value])
     for step in settlement.steps:
         axes = " and ".join(step.axes)
+        made = f", made in {step.dtype}" if step.dtype is not None else ""
         summed = {"add": "summed over", None: "summed over"}.get(step.reduction, f"{step.reduction} over")
-        yield step.kind, f'{of}{op.name.rsplit(".", 1)[-1]} in {_where(op)} {summed} what "{axes}" cuts; {size} in all'
+        yield step.kind, f'{of}{op.name.rsplit(".", 1)[-1]} in {_where(op)} {summed} what "{axes}" cuts{made}; {size} in all'
 
 
 def _resharded(plan: Plan, reshard: Reshard) -> Iterator[tuple[str, str]]:
