@@ -122,9 +122,9 @@ def no_match(pattern: str, paths: Iterable[Path], what: str = "argument") -> str
 class Program:
     """A function imported for one platform: its `main` in StableHLO with a sharding rule and an origin on each op.
 
-    `constants` are the values of the arguments of role `constant` (the last ones); `host` is whatever the runtime needs
-    to run the program's host callbacks again, `trees` the pytrees of a call, `again` imports the function for another platform:
-    all opaque to the layers between.
+    `constants` are the values of the arguments of role `constant` (the last ones); `notes` say what was assumed of roles.
+    `host` is whatever the runtime needs to run the program's host callbacks again, `trees` the pytrees of a call, `again`
+    imports the function for another platform: all opaque to the layers between.
     """
 
     module: ModuleOp
@@ -139,10 +139,7 @@ class Program:
 
     @cached_property
     def main(self) -> FuncOp:
-        for op in self.module.body.block.ops:
-            if isinstance(op, FuncOp) and op.sym_name.data == "main":
-                return op
-        raise PathError("the module has no function @main")
+        return main_of(self.module)
 
     @property
     def body(self) -> Block:
@@ -163,6 +160,14 @@ class Program:
         for op in self.body.ops:
             root.insert(origin_of(op).scope.data)
         return root
+
+
+def main_of(module: ModuleOp) -> FuncOp:
+    """The function that a module runs."""
+    for op in module.body.block.ops:
+        if isinstance(op, FuncOp) and op.sym_name.data == "main":
+            return op
+    raise PathError("the module has no function @main")
 
 
 _NOWHERE = OriginAttr.of("", "forward", "")

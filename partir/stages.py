@@ -301,8 +301,9 @@ class Partitioned:
 
     def report(self) -> Table:
         """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
-        target, the largest costs and what the conflicts would cost the other way; then what stayed whole and why."""
-        notes = report_.shortened(self.whole, "stayed whole:")
+        target, the largest costs and what the conflicts would cost the other way; then what stayed whole and why, and what was
+        assumed of arguments."""
+        notes = report_.shortened(self.whole, "stayed whole:") + report_.shortened(self.program.notes, "assumed:")
         if self._target is not None:
             names: dict[Action, str] = {}
             for stage in reversed(self.stages):

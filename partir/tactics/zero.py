@@ -9,7 +9,7 @@ from typing import Literal
 from partir.errors import NoEffectError, ProgramError, word
 from partir.sharding.actions import Action, GatherOnce, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment
-from partir.sharding.roles import roles_of
+from partir.sharding.roles import accumulators_of, roles_of
 
 ENOUGH = 0.99
 """The share of parameter bytes after which a class that shards only what is left is not worth its collectives."""
@@ -70,7 +70,7 @@ class ZeRO:
         if self.stage < 3:
             pinned += sorted(covered)
         if self.stage == 1:
-            pinned += [i for i, leaf in enumerate(signature.arguments) if "acc_grads" in leaf.path]
+            pinned += accumulators_of(assignment.structure)
         pins: list[Action] = [Replicate(signature.arguments[i].name, self.axis) for i in pinned]
         tiles = [Tile(signature.arguments[i].name, dim, self.axis) for i, dim in chosen]
         once = () if self.reshard_after_forward else parameters
