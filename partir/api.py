@@ -13,6 +13,7 @@ from partir.cost import targets
 from partir.cost.targets import Target
 from partir.errors import MeshError, ProgramError, word
 from partir.frontend.signature import static_names
+from partir.frontend.state import State
 from partir.frontend.trace import Options, abstract, name_of, trace
 from partir.mesh import Mesh
 from partir.runtime.processes import agree
@@ -174,6 +175,7 @@ def jit(
     static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
+    state: State | None = None,
     compiler_options: Mapping[str, Any] | None = None,
     reduce_dtype: Any = None,
 ) -> Any:
@@ -186,6 +188,13 @@ def jit(
     dtype in which sums over devices of floating values are made, on each axis for which no tactic says another (None: that of
     the values). The other options mean what they mean in `jax.jit`. Arguments are placed where they belong. Raises PartirError
     with what, where, why and what to try.
+
+    `state` says which arguments are state, what a step reads and hands on to the next; all others (but random keys) are then
+    inputs. It is a list of arguments, by number or by path pattern (`["params", "opt_state"]`), each of which becomes the
+    result of its structure, where there is one; or a mapping from arguments to the numbers of the results they become
+    (`{"params": 0, "opt_state": 1, "ema": None}`; None: it is read only). State and the result that it becomes lie alike.
+    Without it, state is what is donated to a result of its structure, or what the function updates: `report` has a line for
+    what was assumed.
     """
     if fun is None:
         return functools.partial(
@@ -199,6 +208,7 @@ def jit(
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
             donate_argnames=donate_argnames,
+            state=state,
             compiler_options=compiler_options,
             reduce_dtype=reduce_dtype,
         )
@@ -206,7 +216,7 @@ def jit(
         raise ProgramError(word(f"partir.jit needs a function, not {fun!r}"))
     if mesh is not None:
         Mesh.of(mesh)
-    options = Options(static_argnums, static_argnames, donate_argnums, donate_argnames)
+    options = Options(static_argnums, static_argnames, donate_argnums, donate_argnames, state)
     machine = None if target is None else targets.get(target)
     sums = None if reduce_dtype is None else dtype_name(reduce_dtype)
     return Jitted(fun, mesh, schedule, options, (in_shardings, out_shardings), compiler_options, machine, sums)

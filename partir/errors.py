@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class PartirError(Exception):
@@ -25,7 +26,12 @@ class TilingError(PartirError, ValueError):
 
 
 class NoEffectError(PartirError, ValueError):
-    """A tactic that changed nothing."""
+    """A tactic that changed nothing. `held` are the decisions it would take that hold already, where it knows some: a schedule
+    goes on where the program's own shardings have taken them."""
+
+    def __init__(self, message: str, held: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.held = tuple(held)
 
 
 class StrategyError(PartirError, ValueError):

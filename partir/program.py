@@ -125,10 +125,11 @@ def no_match(pattern: str, paths: Iterable[Path], what: str = "argument") -> str
 class Program:
     """A function imported for one platform: its `main` in StableHLO with a sharding rule and an origin on each op.
 
-    `constants` are the values of the arguments of role `constant` (the last ones); `host` is whatever the runtime needs
-    to run the program's host callbacks again, `trees` the pytrees of a call, `again` imports the function for another platform
-    and mesh: all opaque to the layers between. `said_over` is the mesh over whose axes the import said what the function says
-    over meshes of its own; None where it names no others.
+    `constants` are the values of the arguments of role `constant` (the last ones); `assumed` says what was assumed of roles,
+    `notes` what is not done as written. `host` is whatever the runtime needs to run the program's host callbacks again, `trees`
+    the pytrees of a call, `again` imports the function for another platform and mesh: all opaque to the layers between.
+    `said_over` is the mesh over whose axes the import said what the function says over meshes of its own; None where it names
+    no others.
     """
 
     module: ModuleOp
@@ -139,15 +140,13 @@ class Program:
     trees: Any = None
     host: Any = None
     notes: tuple[str, ...] = field(default=())
+    assumed: tuple[str, ...] = ()
     again: Callable[[str, Mesh | None], Program] | None = None
     said_over: Mesh | None = None
 
     @cached_property
     def main(self) -> FuncOp:
-        for op in self.module.body.block.ops:
-            if isinstance(op, FuncOp) and op.sym_name.data == "main":
-                return op
-        raise PathError("the module has no function @main")
+        return main_of(self.module)
 
     @property
     def body(self) -> Block:
@@ -168,6 +167,14 @@ class Program:
         for op in self.body.ops:
             root.insert(origin_of(op).scope.data)
         return root
+
+
+def main_of(module: ModuleOp) -> FuncOp:
+    """The function that a module runs."""
+    for op in module.body.block.ops:
+        if isinstance(op, FuncOp) and op.sym_name.data == "main":
+            return op
+    raise PathError("the module has no function @main")
 
 
 _NOWHERE = OriginAttr.of("", "forward", "")

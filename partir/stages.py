@@ -384,10 +384,11 @@ class Partitioned:
     def report(self) -> Table:
         """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
         target, the largest costs and what the conflicts would cost the other way; then in which dtype sums of narrow values
-        are made; then what stayed whole and why."""
+        are made, what stayed whole and why, and what was assumed of arguments."""
         came = report_.shortened(self.committed, "arguments that came in with a layout:") if self.traced.layouts else []
         kept = report_.shortened(report_.host_lines(self.plan), "kept in host memory:")
-        notes = [*came, *kept, *self.sums, *report_.shortened(self.whole, "stayed whole:")]
+        assumed = report_.shortened(self.program.assumed, "assumed:")
+        notes = [*came, *kept, *self.sums, *report_.shortened(self.whole, "stayed whole:"), *assumed]
         if self._target is not None:
             names: dict[Action, str] = {}
             for stage in reversed(self.stages):

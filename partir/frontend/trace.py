@@ -13,24 +13,29 @@ from jax.sharding import AbstractMesh, AxisType
 from partir.errors import PartirError, ProgramError, word
 from partir.frontend import signature as signature_
 from partir.frontend.bridge import bridge
+from partir.frontend.flow import Flow
 from partir.frontend.foreign import named_meshes
+from partir.frontend.keys import keys_of
 from partir.frontend.marks import importing
 from partir.frontend.memories import moves_of
+from partir.frontend.state import inferred, stated
 from partir.mesh import Mesh
-from partir.program import Leaf, Program, Signature
+from partir.program import Leaf, Program, Signature, main_of
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a function is to be traced; the names and meanings of `jax.jit`'s own options."""
+    """How a function is to be traced; the names and meanings of `jax.jit`'s own options, and `state` of `partir.jit`."""
 
     static_argnums: Any = None
     static_argnames: Any = None
     donate_argnums: Any = None
     donate_argnames: Any = None
+    state: Any = None
 
     def keywords(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None}
+        """Those that `jax.jit` takes."""
+        return {name: value for name, value in vars(self).items() if value is not None and name != "state"}
 
 
 @dataclass(frozen=True)
@@ -72,15 +77,13 @@ def trace(
     *,
     platform: str = "cpu",
     mesh: Mesh | None = None,
-    state: Sequence[tuple[int, int]] | None = None,
 ) -> Program:
     """Import `fun` for these arguments (arrays, numbers or `ShapeDtypeStruct`s) and this platform.
 
     Axes of `mesh` may be named by sharding constraints in the function; they are wishes, so that the trace sees axes of type
-    Auto whatever the user's are.
-    `state` states the pairs (argument leaf, result leaf) of a step by flat number; None infers them from donation and
-    equal structure. Raises ProgramError for a function `jax.jit` refuses, for ordered effects, and for values that it keeps in
-    host memory or computes on the host.
+    Auto whatever the user's are. What was assumed of roles is in the program's `assumed`. Raises ProgramError for a function
+    `jax.jit` refuses, for ordered effects, for state that is stated and not there, and for values that it keeps in host memory
+    or computes on the host.
     """
     options = options or Options()
     static = signature_.static_names(fun, options.static_argnums, options.static_argnames, len(args))
@@ -92,7 +95,16 @@ def trace(
     paths = signature_.argument_paths(fun, shapes, keywords, static)
     typed = [(path, entry) for (path, _), entry in zip(paths, info, strict=True)]
     out = traced.out_info
-    own = signature_.signature_of(typed, [entry.donated for entry in info], out, state)
+    donated = [bool(entry.donated) for entry in info]
+    flow = Flow(main_of(bridged.module))
+    roots = signature_.argument_roots(fun, len(args))
+    if options.state is None:
+        found = inferred(typed, donated, roots, out, flow)
+    else:
+        found = stated(options.state, typed, roots, out, flow)
+    words = [i for i, (_, leaf) in enumerate(typed) if leaf.dtype == "uint32"]
+    keys = keys_of(traced.jaxpr, words) | {i for i, (_, leaf) in enumerate(typed) if str(leaf.dtype).startswith("key<")}
+    own = signature_.signature_of(typed, donated, out, found.pairs, found.also | keys)
     moves = moves_of(traced.jaxpr, name_of(fun))
     results = tuple(replace(leaf, memory=moves.results.get(number, "")) for number, leaf in enumerate(own.results))
     constants = tuple(
@@ -108,18 +120,19 @@ def trace(
         Trees(jax.tree.structure(lowered.args_info), jax.tree.structure(out)),
         _host(lowered),
         notes=tuple(moves.notes),
-        again=_again(fun, shapes, keywords, options, mesh, state),
+        assumed=found.assumed,
+        again=_again(fun, shapes, keywords, options, mesh),
         said_over=mesh if bridged.has_other_meshes else None,
     )
 
 
-def _again(fun: Callable[..., Any], shapes: Any, keywords: Any, options: Options, mesh: Any, state: Any) -> Any:
+def _again(fun: Callable[..., Any], shapes: Any, keywords: Any, options: Options, mesh: Any) -> Any:
     """What imports the same for another platform, and mesh if one is given, with the widths of numbers that hold now."""
     wide = jax.dtypes.canonicalize_dtype("float64") == "float64"
 
     def again(platform: str, other: Mesh | None = None) -> Program:
         with jax.enable_x64(wide):
-            return trace(fun, shapes, keywords, options, platform=platform, mesh=other or mesh, state=state)
+            return trace(fun, shapes, keywords, options, platform=platform, mesh=other or mesh)
 
     return again
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from partir.frontend.accumulators import accumulators
+from partir.frontend.flow import Flow
 from partir.sharding.structure import Structure
 
 
@@ -58,8 +60,26 @@ def _roles(structure: Structure) -> Roles:
         meets = _meets_inputs(structure, forward, of_parameters)
         parameters = tuple(i for i in parameters if meets[i])
     caches = _caches(structure) if all(forward) else ()
-    running = {argument for argument, _ in caches}
+    running = {argument for argument, _ in caches} | _summed_in_loops(structure)
     return Roles(forward, tuple(i for i in parameters if i not in running), of_parameters, caches)
+
+
+def _summed_in_loops(structure: Structure) -> set[int]:
+    """The arguments that a loop only adds to."""
+    tables = structure.tables
+    found: set[int] = set()
+    for accumulator in tables.accumulators.values():
+        start = tables.rows[accumulator.carry].operands[0]
+        if start is not None and all(row == accumulator.carry for row, _ in tables.uses[start.source]):
+            found.add(start.source)
+    return found
+
+
+def accumulators_of(structure: Structure) -> list[int]:
+    """State that sums gradients over steps, and that the forward pass does not read."""
+    program, parameters = structure.program, set(roles_of(structure).parameters)
+    state = [pair for pair in program.signature.state if pair[0] not in parameters]
+    return accumulators(Flow(program.main), state)
 
 
 def _caches(structure: Structure) -> tuple[tuple[int, int], ...]:

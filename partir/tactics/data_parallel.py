@@ -11,6 +11,7 @@ from partir.sharding.actions import Action, ReduceIn, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.sums import dtype_name
 from partir.tactics.manual import refusal
+from partir.tactics.tactic import holds
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,19 @@ class DataParallel:
             problems = [
                 problem
                 for i in chosen
-                if (problem := refusal(assignment, signature.arguments[i].name, 0, self.axis, assignment)) is not None
+                if not holds(assignment, Tile(signature.arguments[i].name, 0, self.axis))
+                and (problem := refusal(assignment, signature.arguments[i].name, 0, self.axis, assignment)) is not None
             ]
             if problems:
                 raise TilingError(word_all(problems))
         actions: list[Action] = [] if self.reduce_dtype is None else [ReduceIn(self.axis, self.reduce_dtype)]
+        held: list[Action] = []
         seen: set[int] = set()
         for i in chosen:
             class_ = assignment.class_of(i, 0)
-            if class_ is None or class_ in seen or assignment.claims.order[self.axis][class_] != NEVER:
+            if class_ is None or class_ in seen:
                 continue
             seen.add(class_)
-            actions.append(Tile(signature.arguments[i].name, 0, self.axis))
-        return actions
+            free = assignment.claims.order[self.axis][class_] == NEVER
+            (actions if free else held).append(Tile(signature.arguments[i].name, 0, self.axis))
+        return actions or held

@@ -48,7 +48,8 @@ class EdgeParallel:
                     f"{self!r} finds no edges to split",
                     why=why + (f": {', '.join(misfits)}" if misfits else ""),
                     hint="padding edges to a size that divides, another axis, or Manual with the dim you mean",
-                )
+                ),
+                [Tile(*address(assignment, class_), self.axis) for class_ in found],
             )
         return actions
 

@@ -28,6 +28,7 @@ class EmbeddingParallel:
         structure = assignment.structure
         tables, roles = structure.tables, roles_of(structure)
         actions: dict[int, Action] = {}
+        held: dict[int, Action] = {}
         for position, row in enumerate(tables.rows):
             if row.op.name != "stablehlo.gather" or not roles.forward[position]:
                 continue
@@ -39,15 +40,17 @@ class EmbeddingParallel:
             for dim, factors in enumerate(row.rule.operands[0]):
                 if view.dims[dim] >= 0 and any(f in row.rule.indexed and f in row.rule.reduction for f in factors):
                     class_ = assignment.class_of(view.source, view.dims[dim])
-                    if class_ is not None and assignment.claims.order[self.axis][class_] == NEVER:
+                    if class_ is not None:
                         name = structure.addresses.names[view.source]
-                        actions.setdefault(class_, Tile(name, view.dims[dim], self.axis))
+                        free = assignment.claims.order[self.axis][class_] == NEVER
+                        (actions if free else held).setdefault(class_, Tile(name, view.dims[dim], self.axis))
         if not actions:
             raise NoEffectError(
                 word(
                     f"{self!r} finds no embedding table",
                     why="no parameter is looked up by index" + (f' in scope "{self.scope}"' if self.scope else ""),
                     hint="Manual with the table and dim you mean",
-                )
+                ),
+                tuple(held.values()),
             )
         return list(actions.values())

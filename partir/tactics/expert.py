@@ -15,6 +15,7 @@ from partir.sharding.roles import roles_of
 from partir.sharding.structure import Structure
 from partir.sharding.tables import View
 from partir.tactics.data_parallel import DataParallel
+from partir.tactics.tactic import holds
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,16 @@ class ExpertParallel:
         else:
             why = f'of {len(found)} layers with experts none has weights that are free on "{self.axis}"'
             hint = "put it before the tactic that took them; ZeRO comes after"
-        raise NoEffectError(word(f"{self!r} finds no experts to split", why=why, hint=hint))
+        names = assignment.structure.addresses.names
+        held = [Tile(names[value], dim, self.axis) for experts in found for value, dim in experts.weights]
+        raise NoEffectError(word(f"{self!r} finds no experts to split", why=why, hint=hint), held)
 
     def _batch(self, assignment: Assignment) -> Sequence[Action]:
         """What data parallelism would do, as far as it is not done."""
         leaves = assignment.structure.program.signature.arguments
         has_inputs = any(leaf.role == "input" and leaf.shape for leaf in leaves)
-        return DataParallel(self.axis).actions(assignment) if has_inputs else ()
+        actions = DataParallel(self.axis).actions(assignment) if has_inputs else ()
+        return [action for action in actions if not holds(assignment, action)]
 
 
 def find_experts(structure: Structure) -> list[Experts]:

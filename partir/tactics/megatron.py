@@ -11,6 +11,7 @@ from partir.errors import NoEffectError, word
 from partir.sharding.actions import Action, Tile
 from partir.sharding.assignment import NEVER, Assignment, in_scope
 from partir.sharding.roles import Roles, roles_of
+from partir.tactics.tactic import holds
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,19 @@ class Megatron:
         chosen: list[int] = []
         taken: set[int] = set()
         misfits: list[str] = []
+        held: list[Tile] = []
         for hidden in found:
-            if assignment.claims.order[self.axis][hidden.class_] != NEVER or not taken.isdisjoint(hidden.matrices):
+            if not taken.isdisjoint(hidden.matrices):
+                continue
+            if assignment.claims.order[self.axis][hidden.class_] != NEVER:
+                held.append(Tile(*address(assignment, hidden.class_), self.axis))
+                taken |= hidden.matrices if holds(assignment, held[-1]) else frozenset()
                 continue
             size = assignment.classes.size[hidden.class_]
             devices = assignment.mesh.size_of(self.axis, *assignment.axes_of_class(hidden.class_))
             if size % devices:
                 misfits.append(f"{address(assignment, hidden.class_)} ({size})")
+                held.append(Tile(*address(assignment, hidden.class_), self.axis))
                 continue
             taken |= hidden.matrices
             chosen.append(hidden.class_)
@@ -62,7 +69,8 @@ class Megatron:
                     why=f"of {len(found)} hidden classes none is free and divides by {assignment.mesh.size_of(self.axis)}"
                     + (f": {', '.join(misfits[:4])}" if misfits else ""),
                     hint="a smaller axis, sizes that divide, or Manual for models of another form",
-                )
+                ),
+                held,
             )
         return [Tile(*address(assignment, class_), self.axis) for class_ in sorted(chosen)]
 

@@ -44,7 +44,8 @@ class MultiQuery:
                     if caches
                     else "no state has a batch and is updated in a program without a backward pass",
                     hint="leave it out" if caches else "name the cache and its dim: Tile('cache/...', 0, axis)",
-                )
+                ),
+                [Tile(names[cache], dim, self.axis) for cache, dim in caches],
             )
         cuts = [Cut(names[value], dim) for value, dim in _ends(assignment, whole)]
         apart = assignment.apply(*cuts)

@@ -31,20 +31,22 @@ class SequenceParallel:
         contracted = _contracted(assignment)
         batch = {assignment.class_of(i, 0) for i, leaf in enumerate(signature.arguments) if leaf.role == "input" and leaf.shape}
         found: dict[int, int] = {}
+        held: dict[int, int] = {}
         for i, leaf in enumerate(signature.arguments):
             for dim in range(1, len(leaf.shape)) if leaf.role == "input" else ():
                 class_ = assignment.class_of(i, dim)
                 if class_ is None or class_ in contracted or class_ in batch or class_ in assignment.scanned:
                     continue
-                if assignment.claims.order[self.axis][class_] == NEVER:
-                    found[class_] = len(classes.atoms_by_class[class_])
+                free = assignment.claims.order[self.axis][class_] == NEVER
+                (found if free else held)[class_] = len(classes.atoms_by_class[class_])
         if not found:
             raise NoEffectError(
                 word(
                     f"{self!r} finds no sequence dim",
                     why="no input has a second dim that is free and that no parameter is contracted over",
                     hint="Manual with the dim you mean",
-                )
+                ),
+                [Tile(*address(assignment, max(held, key=lambda c: (held[c], -c))), self.axis)] if held else (),
             )
         best = max(found, key=lambda c: (found[c], -c))
         return [Tile(*address(assignment, best), self.axis)]

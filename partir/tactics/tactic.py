@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from partir.collector import paused
 from partir.cost.targets import Target
 from partir.errors import NoEffectError, ProgramError, word
-from partir.sharding.actions import Action, Replicate
+from partir.sharding.actions import Action, Replicate, Tile
 from partir.sharding.assignment import Assignment
 
 
@@ -47,6 +47,7 @@ def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None =
 
     Raises NoEffectError for a tactic that changes nothing. Where that is only because sizes do not divide, the dims stay whole
     and the report says so, as long as the schedule changes something: a vocabulary of 50,257 is no reason to refuse the rest.
+    Nor is a tactic refused that would only decide what the program's own shardings say: its row shows no change.
     """
     stages: list[Stage] = []
     misfits: list[str] = []
@@ -60,8 +61,16 @@ def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None =
             )
         before = stages[-1].assignment if stages else assignment
         judging = isinstance(tactic, Judging)
-        actions = tuple(tactic.actions_on(before, target) if judging else tactic.actions(before))
+        try:
+            actions = tuple(tactic.actions_on(before, target) if judging else tactic.actions(before))
+        except NoEffectError as error:
+            if not _is_satisfied(error.held, before, assignment):
+                raise
+            actions = error.held
         after = before.apply(*actions)
+        if _is_satisfied(actions, before, assignment):
+            stages.append(Stage(tactic, after if after.claims.undivided != before.claims.undivided else before))
+            continue
         stages.append(Stage(tactic, after))
         keeps_whole = all(isinstance(action, Replicate) for action in actions) and bool(actions)
         leaves_it = judging and not actions
@@ -73,6 +82,31 @@ def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None =
         raise NoEffectError(misfits[0])
     _check_pins(stages)
     return stages
+
+
+def holds(assignment: Assignment, action: Action) -> bool:
+    """Whether the dim that a `Tile` names, and its class, have the axis already."""
+    if not isinstance(action, Tile):
+        return False
+    value = assignment.structure.addresses.find(action.value)
+    dim = assignment.dim_of(value, action.dim)
+    class_ = assignment.class_of(value, dim)
+    if class_ is None or not assignment.claims.divides[action.axis][class_]:
+        return False
+    if value >= assignment.structure.tables.argument_count:
+        return True
+    sizes = assignment.structure.atoms.sizes_of[value]
+    first = sum(map(len, sizes[:dim]))
+    return any(action.axis in axes for axes in assignment.argument_axes[value][first : first + len(sizes[dim])])
+
+
+def _is_satisfied(actions: Sequence[Action], before: Assignment, start: Assignment) -> bool:
+    """Whether all that a tactic would decide holds, or does not divide, and the program's own shardings decided some of it."""
+    if not any(holds(start, action) for action in actions):
+        return False
+    rest = [action for action in actions if not holds(before, action)]
+    misfits = {(item.value, item.dim, item.axis) for item in before.apply(*rest).claims.undivided}
+    return all(isinstance(action, Tile) and (action.value, action.dim, action.axis) in misfits for action in rest)
 
 
 def _no_effect(tactic: Tactic, before: Assignment, after: Assignment) -> str:

@@ -9,8 +9,9 @@ from typing import Any, Literal
 from partir.errors import NoEffectError, ProgramError, word
 from partir.sharding.actions import Action, GatherOnce, ReduceIn, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment
-from partir.sharding.roles import roles_of
+from partir.sharding.roles import accumulators_of, roles_of
 from partir.sharding.sums import dtype_name
+from partir.tactics.tactic import holds
 
 ENOUGH = 0.99
 """The share of parameter bytes after which a class that shards only what is left is not worth its collectives."""
@@ -63,7 +64,8 @@ class ZeRO:
             named = {i for pattern in patterns for i in signature.select(pattern)}
             others = [i for i in parameters if i not in named]
             parameters = [i for i in parameters if i in named]
-        chosen, covered = self._cover(assignment, parameters)
+        held = self._held(assignment, parameters)
+        chosen, covered = self._cover(assignment, parameters if not held else ())
         if not chosen:
             raise NoEffectError(
                 word(
@@ -71,18 +73,35 @@ class ZeRO:
                     why=f"of {len(parameters)} parameters none has a free dim that divides by "
                     f'the {assignment.mesh.size_of(self.axis)} devices of "{self.axis}"',
                     hint="another axis, or sizes that divide",
-                )
+                ),
+                held,
             )
         pinned = list(others)
         if self.stage < 3:
             pinned += sorted(covered)
         if self.stage == 1:
-            pinned += [i for i, leaf in enumerate(signature.arguments) if "acc_grads" in leaf.path]
+            pinned += accumulators_of(assignment.structure)
         pins: list[Action] = [Replicate(signature.arguments[i].name, self.axis) for i in pinned]
         tiles = [Tile(signature.arguments[i].name, dim, self.axis) for i, dim in chosen]
         once = () if self.reshard_after_forward else parameters
         sums = () if self.reduce_dtype is None else (ReduceIn(self.axis, self.reduce_dtype),)
         return [*sums, *pins, *tiles, *(GatherOnce(signature.arguments[i].name) for i in once)]
+
+    def _held(self, assignment: Assignment, parameters: Sequence[int]) -> list[Tile]:
+        """A tile for each value that this stage shards, where all of them have the axis already."""
+        leaves = assignment.structure.program.signature.arguments
+        wanted = list(parameters)
+        if self.stage < 3:
+            whole = set(accumulators_of(assignment.structure)) if self.stage == 1 else set[int]()
+            state = assignment.structure.program.signature.state
+            wanted = [
+                a for a, _ in state if leaves[a].shape and a not in whole.union(roles_of(assignment.structure).parameters)
+            ]
+            if any(self.axis in axes for parameter in parameters for axes in assignment.argument_axes[parameter]):
+                return []
+        tiles = [[Tile(leaves[a].name, dim, self.axis) for dim in range(len(leaves[a].shape))] for a in wanted]
+        found = [next((tile for tile in own if holds(assignment, tile)), None) for own in tiles]
+        return [tile for tile in found if tile is not None] if None not in found else []
 
     def _cover(self, assignment: Assignment, parameters: Sequence[int]) -> tuple[list[tuple[int, int]], set[int]]:
         """Classes as (parameter, dim), greedily by the bytes they newly shard; and the parameters they shard."""

@@ -48,12 +48,12 @@ _NO_HIDDEN = frozenset({"megatron", "both", "both+zero2", "both+zero3", "both+ze
 
 WITHOUT_EFFECT: dict[str, frozenset[str]] = {
     **dict.fromkeys(
-        ["matmul", "recurrence", "cross_entropy_grad", "closure_and_nested_jit", "scanned_layers", "convolution_grad"],
+        ["matmul", "recurrence", "cross_entropy_grad", "closure_and_nested_jit", "convolution_grad"],
         _NO_PARAMETERS,
     ),
     **dict.fromkeys(["attention", "attention_grad", "grouped_attention"], _NO_OPTIMIZER | _NO_TABLE),
     **dict.fromkeys(["few_kv_heads", "three_heads"], _NO_OPTIMIZER | _NO_TABLE),
-    **dict.fromkeys(["merged_rows", "layer_norm_grad"], _NO_HIDDEN | _NO_TABLE),
+    **dict.fromkeys(["merged_rows", "layer_norm_grad", "scanned_layers"], _NO_HIDDEN | _NO_TABLE),
     **dict.fromkeys(["mlp_grad", "clipped_sgd_step"], _NO_TABLE),
     **dict.fromkeys(["mlp", "mlp_clipped"], _NO_TABLE | _NO_SEQUENCE),
 }

@@ -1,0 +1,346 @@
+"""What a program computes its results from, read off its ops; nothing is walked before it is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, OpResult, SSAValue
+
+from partir.dialect.kinds import MATRIX, is_pointwise
+from partir.dialect.sdy import OpShardingRuleAttr
+from partir.program import origin_of
+
+SAME = frozenset({"stablehlo.reshape", "partir.tag", "sdy.sharding_constraint"})
+"""Ops that only name, lay or number the elements of their operand anew."""
+
+WRITES = frozenset({"stablehlo.dynamic_update_slice", "stablehlo.scatter"})
+"""Ops that hand their first operand on with some elements written."""
+
+BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
+PICKS = frozenset({"stablehlo.dynamic_slice", "stablehlo.gather"})
+
+Node = tuple[SSAValue, int]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a result is computed element by element: the `arguments` that this leads back to, those of them that it adds to
+    (`added_to`: no factor, no function in between), the values where it ends (`ends`): sums, products, other layouts; and
+    whether some elements are written on the way."""
+
+    arguments: frozenset[int]
+    added_to: frozenset[int]
+    ends: tuple[SSAValue, ...]
+    is_written: bool
+
+
+class Flow:
+    """The dataflow of a `main`, arguments and results by number."""
+
+    def __init__(self, main: FuncOp) -> None:
+        self.block = main.body.blocks[0]
+        self.number: dict[SSAValue, int] = {value: i for i, value in enumerate(self.block.args)}
+        self._ways: dict[int, Way] = {}
+        self._slots: dict[int, list[list[tuple[int, int]]]] = {}
+        self._clean: set[SSAValue] = set()
+
+    @property
+    def returned(self) -> Sequence[SSAValue]:
+        return _handed_back(self.block)
+
+    def way(self, result: int) -> Way:
+        """The way of a result back to arguments."""
+        found = self._ways.get(result)
+        if found is None:
+            seen = self._walk(result, exact=False)
+            found = self._ways[result] = Way(
+                frozenset(self.number[value] for value in seen if value in self.number),
+                frozenset(self.number[value] for value in self._walk(result, exact=True) if value in self.number),
+                tuple(value for value, before in seen.items() if not before and value not in self.number),
+                any(isinstance(value, OpResult) and value.op.name in WRITES for value in seen),
+            )
+        return found
+
+    def _walk(self, result: int, *, exact: bool) -> dict[SSAValue, list[SSAValue]]:
+        """The values on the way, each with those that its elements are computed from."""
+        seen: dict[SSAValue, list[SSAValue]] = {}
+        stack = [self.returned[result]]
+        while stack:
+            value = stack.pop()
+            if value not in seen:
+                seen[value] = _elements_of(value, exact)
+                stack += seen[value]
+        return seen
+
+    def rank(self, argument: int) -> int:
+        """How many dims an argument has."""
+        return len(shape_of(self.block.args[argument]))
+
+    def unchanged(self, argument: int, result: int) -> bool:
+        """Whether a result is an argument as it came."""
+        return self.returned[result] is self.block.args[argument]
+
+    def after_backward(self, result: int) -> bool:
+        """Whether a result is computed from what a backward pass computes."""
+        return self.is_after_backward(self.returned[result])
+
+    def is_after_backward(self, value: SSAValue) -> bool:
+        """The same of any value."""
+        stack = [value]
+        seen: set[SSAValue] = set()
+        while stack:
+            value = stack.pop()
+            if value in seen or value in self._clean:
+                continue
+            if isinstance(value, OpResult) and origin_of(value.op).phase.data != "forward":
+                return True
+            seen.add(value)
+            stack += _reads(value)
+        self._clean |= seen
+        return False
+
+    def arguments_of(self, values: Iterable[SSAValue]) -> set[int]:
+        """The arguments that any of these values is computed from."""
+        return {self.number[value] for value in self.ancestors(values) if value in self.number}
+
+    def sums_over(self, result: int, dims: frozenset[Node]) -> bool:
+        """Whether a result is computed by a sum (or maximum, or contraction) over one of these dims."""
+        return any(
+            isinstance(value, OpResult) and not dims.isdisjoint(_reduced(value.op))
+            for value in self._backwards([self.returned[result]])
+        )
+
+    def ancestors(self, values: Iterable[SSAValue]) -> set[SSAValue]:
+        """Everything that any of some values is computed from, and these."""
+        return set(self._backwards(values))
+
+    def _backwards(self, values: Iterable[SSAValue]) -> Iterator[SSAValue]:
+        stack = list(values)
+        seen = set(stack)
+        while stack:
+            value = stack.pop()
+            yield value
+            for source in _reads(value):
+                if source not in seen:
+                    seen.add(source)
+                    stack.append(source)
+
+    def node(self, argument: int, dim: int) -> Node:
+        """A dim of an argument."""
+        return self.block.args[argument], dim
+
+    @cached_property
+    def batches(self) -> list[frozenset[Node]]:
+        """The dims that look like a batch, each with all dims of the program that are the same index: every argument that has
+        one has it first, and the forward pass neither contracts it nor picks from it."""
+        classes: dict[Node, list[Node]] = {}
+        for node in list(self._classes):
+            classes.setdefault(self._root(node), []).append(node)
+        spoilt = {self._root(node) for node in self._spoilt()}
+        for value in self.block.args:
+            for dim in range(1, len(shape_of(value))):
+                spoilt.add(self._root((value, dim)))
+        roots = {self._root((value, 0)): None for value in self.block.args if shape_of(value)}
+        return [frozenset(classes.get(root, [root])) for root in roots if root not in spoilt]
+
+    def _spoilt(self) -> Iterator[Node]:
+        for op in self.block.walk():
+            if op.name in MATRIX and self._has_backward and origin_of(op).phase.data == "forward":
+                yield from _contracted(op)
+            elif op.name in PICKS:
+                yield from _picked(op)
+
+    @cached_property
+    def _has_backward(self) -> bool:
+        return any(origin_of(op).phase.data != "forward" for op in self.block.walk())
+
+    @cached_property
+    def _classes(self) -> dict[Node, Node]:
+        """Dims that are the same index, as a union-find."""
+        parent: dict[Node, Node] = {}
+        for op in self.block.walk():
+            for alike in _ties(op, self._slots):
+                first = _find(parent, alike[0])
+                for other in alike[1:]:
+                    parent[_find(parent, other)] = first
+        return parent
+
+    def _root(self, node: Node) -> Node:
+        return _find(self._classes, node)
+
+    def carries_rows(self, argument: int, values: Iterable[SSAValue]) -> bool:
+        """Whether dim 0 of an argument is, all the way, dim 0 of one of these values."""
+        rows = {self.node(argument, 0)}
+        for _ in range(2):  # once more where a loop hands back what is computed in it
+            for op in self.block.walk():
+                for alike in _ties(op, self._slots):
+                    if any(node in rows and node[0].owner is not op for node in alike):
+                        rows.update(node for node in alike if node[0].owner is op or op.regions)
+        return any((value, 0) in rows for value in values)
+
+
+def repeats_rows(value: SSAValue) -> bool:
+    """Whether all rows of a value are the same one: a broadcast along its first dim."""
+    if not isinstance(value, OpResult) or not shape_of(value):
+        return True
+    rule = _rule(value.op)
+    if value.op.name != "stablehlo.broadcast_in_dim" or rule is None:
+        return False
+    (operand,), (result,) = rule.operands, rule.results
+    return set(result[0]).isdisjoint(factor for own in operand for factor in own)
+
+
+def _find(parent: dict[Node, Node], node: Node) -> Node:
+    root = parent.setdefault(node, node)
+    while root != parent[root]:
+        root = parent[root]
+    while node != root:
+        parent[node], node = root, parent[node]
+    return root
+
+
+def shape_of(value: SSAValue) -> tuple[int, ...]:
+    """The shape of a value; () for what is no tensor."""
+    return value.type.get_shape() if isinstance(value.type, TensorType) else ()
+
+
+def _handed_back(block: Block) -> Sequence[SSAValue]:
+    assert block.last_op is not None
+    return block.last_op.operands
+
+
+def _ends_of(op: Operation, number: int) -> list[SSAValue] | None:
+    """The values that are one with result `number` of a control: what its regions hand back; None for any other op."""
+    if op.name == "stablehlo.while":
+        return [_handed_back(op.regions[1].blocks[0])[number]]
+    if op.name in BRANCHES:
+        return [_handed_back(region.blocks[0])[number] for region in op.regions]
+    return [op.operands[number]] if op.name == "stablehlo.optimization_barrier" else None
+
+
+def _of_loop(value: SSAValue) -> list[SSAValue]:
+    """What the argument of a loop's region is: the initial value, and what the body hands back."""
+    block = value.owner
+    op = block.parent_op() if isinstance(block, Block) else None
+    if op is None or op.name != "stablehlo.while":
+        return []
+    number = next(i for i, own in enumerate(block.args) if own is value) if isinstance(block, Block) else 0
+    return [op.operands[number], _handed_back(op.regions[1].blocks[0])[number]]
+
+
+def handed_on(value: SSAValue) -> list[SSAValue]:
+    """The values that are one with a value, or of which it is one or the other: through loops, branches, barriers, choices,
+    converts; none for what is computed."""
+    if not isinstance(value, OpResult):
+        return _of_loop(value)
+    op = value.op
+    ends = _ends_of(op, value.index)
+    if ends is not None:
+        return ends
+    if op.name == "stablehlo.select":
+        return list(op.operands[1:])
+    return [op.operands[0]] if op.name in SAME or op.name == "stablehlo.convert" else []
+
+
+def _elements_of(value: SSAValue, exact: bool) -> list[SSAValue]:
+    """The values whose elements are, place by place, those that a value is computed from; none where it is not. `exact` stops
+    at all but additions and choices."""
+    if isinstance(value, OpResult) and value.op.name == "stablehlo.select" and not exact:
+        return [operand for operand in value.op.operands if shape_of(operand) == shape_of(value)]
+    through = handed_on(value)
+    if through or not isinstance(value, OpResult):
+        return through
+    op = value.op
+    if op.name in WRITES:
+        return [op.operands[0]]
+    if not is_pointwise(op):
+        return []
+    operands = list(op.operands)
+    if exact:
+        operands = operands[: {"stablehlo.add": 2, "stablehlo.subtract": 1}.get(op.name, 0)]
+    return [operand for operand in operands if shape_of(operand) == shape_of(value)]
+
+
+def _reads(value: SSAValue) -> Sequence[SSAValue]:
+    """Everything a value is computed from, one step back."""
+    if not isinstance(value, OpResult):
+        return _of_loop(value)
+    op = value.op
+    ends = _ends_of(op, value.index)
+    if ends is None:
+        return op.operands
+    if op.name == "stablehlo.while":
+        return [*ends, op.operands[value.index], *_handed_back(op.regions[0].blocks[0])]
+    return [*ends, op.operands[0]] if op.name in BRANCHES else ends
+
+
+def _rule(op: Operation) -> OpShardingRuleAttr | None:
+    found = op.attributes.get(OpShardingRuleAttr.KEY)
+    return found if isinstance(found, OpShardingRuleAttr) else None
+
+
+def _ties(op: Operation, memo: dict[int, list[list[tuple[int, int]]]]) -> Iterator[list[Node]]:
+    """Dims that are the same index at an op, operands before results; of a dim that an op splits or merges, its major part.
+    `memo` remembers rules, by identity."""
+    groups: list[list[SSAValue]] = []
+    if op.name == "stablehlo.while":
+        ends = zip(op.operands, op.regions[0].blocks[0].args, op.regions[1].blocks[0].args, op.results, strict=True)
+        groups = [[*own, back] for own, back in zip(ends, _handed_back(op.regions[1].blocks[0]), strict=True)]
+    elif op.name in BRANCHES or op.name == "stablehlo.optimization_barrier":
+        groups = [[*(_ends_of(op, i) or ()), result] for i, result in enumerate(op.results)]
+    rule = _rule(op)
+    if rule is None and op.name in SAME:
+        groups = [[op.operands[0], op.results[0]]]
+    for values in groups:
+        for dim in range(len(shape_of(values[-1]))):
+            yield [(value, dim) for value in values]
+    if rule is not None and not groups:
+        alike = memo.get(id(rule))
+        if alike is None:
+            alike = memo[id(rule)] = _slots_alike(rule)
+        values = (*op.operands, *op.results) if alike else ()
+        yield from ([(values[slot], dim) for slot, dim in places] for places in alike)
+
+
+def _slots_alike(rule: OpShardingRuleAttr) -> list[list[tuple[int, int]]]:
+    """The (operand or result, dim) pairs of each factor that sits in more than one place."""
+    factors: dict[int, list[tuple[int, int]]] = {}
+    for slot, dims in enumerate((*rule.operands, *rule.results)):
+        for dim, own in enumerate(dims):
+            if own:
+                factors.setdefault(own[0], []).append((slot, dim))
+    return [places for places in factors.values() if len(places) > 1]
+
+
+def _reduced(op: Operation) -> list[Node]:
+    """The dims that an op sums (or takes the maximum) over."""
+    rule = _rule(op)
+    if rule is None or not rule.reduction:
+        return []
+    pairs = zip(op.operands, rule.operands, strict=True)
+    return [(v, d) for v, dims in pairs for d, own in enumerate(dims) if own and own[0] in rule.reduction]
+
+
+def _contracted(op: Operation) -> list[Node]:
+    """The dims of a contraction's operands that its result does not have."""
+    rule = _rule(op)
+    if rule is None:
+        return []
+    kept = {factor for dims in rule.results for own in dims for factor in own}
+    pairs = zip(op.operands, rule.operands, strict=True)
+    return [(v, d) for v, dims in pairs for d, own in enumerate(dims) if kept.isdisjoint(own)]
+
+
+def _picked(op: Operation) -> list[Node]:
+    """The dims of an op's operand of which it picks a part by index."""
+    rule = _rule(op)
+    kept = {own[0] for own in rule.results[0] if own} if rule is not None else set[int]()
+    sizes = shape_of(op.operands[0])
+    whole = math.prod(shape_of(op.results[0])) >= math.prod(sizes) and op.name == "stablehlo.dynamic_slice"
+    dims = rule.operands[0] if rule is not None else [()] * len(sizes)
+    return [(op.operands[0], d) for d, own in enumerate(dims) if not whole and (not own or own[0] not in kept)]
