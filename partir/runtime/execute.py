@@ -24,6 +24,7 @@ from partir.errors import MeshError, ProgramError, TransformError, word
 from partir.frontend.trace import Host, Trees
 from partir.mesh import Mesh
 from partir.program import Leaf, Program
+from partir.runtime.donation import check_given_once
 from partir.runtime.emit import Local
 from partir.sharding.layout import Layout, local_shape, spec_of
 
@@ -221,6 +222,10 @@ class Executable:
         names = tuple(name for name, arg in kwargs.items() if any(jax.tree.leaves(arg)))
         return numbers, names
 
+    @cached_property
+    def _gives_away(self) -> bool:
+        return any(leaf.donated for leaf in self.program.signature.arguments)
+
     def place(self, flat: Sequence[Any]) -> list[Any]:
         """Arguments where they belong; tracers of an outer jit are left to it."""
         placed: list[Any] = []
@@ -232,8 +237,11 @@ class Executable:
         return placed
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run on the user's arguments (static ones left out)."""
+        """Run on the user's arguments (static ones left out). Raises ProgramError for an array that is donated and passed
+        again."""
         flat, tree = jax.tree.flatten((tuple(args), kwargs))
+        if self._gives_away:
+            check_given_once(self.program, flat)
         args, kwargs = jax.tree.unflatten(tree, self.place(flat))
         return self.jitted(*args, **kwargs)
 
