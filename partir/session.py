@@ -93,9 +93,9 @@ class Session:
 
     def _partitioned(self, steps: list[tuple[Action, ...]]) -> Partitioned:
         actions = [action for step in steps for action in step]
-        start = self._traced.partition([], mesh=self._mesh)
+        start = self._traced.decided([], mesh=self._mesh)
         schedule = [Strategy.of(start.assignment, actions)] if actions else []
-        return self._traced.partition(schedule, mesh=self._mesh, target=self._target)
+        return self._traced.decided(schedule, mesh=self._mesh, target=self._target)
 
     def _do(self, *actions: Action) -> Session:
         before = self._partitioned(self._steps).assignment
@@ -112,7 +112,7 @@ class Session:
         return self
 
     def _axis(self, axis: str | None) -> str:
-        names = self._traced.partition([], mesh=self._mesh).assignment.mesh.names
+        names = self._traced.decided([], mesh=self._mesh).assignment.mesh.names
         if axis is None and len(names) == 1:
             return names[0]
         if axis is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from partir.cost import targets as targets_
 from partir.cost.estimate import Estimate
 from partir.cost.targets import Target
 from partir.dialect.text import to_generic
-from partir.errors import ProgramError, TargetError, word
+from partir.errors import ProgramError, SearchError, TargetError, word
 from partir.frontend.trace import Trees
 from partir.lowering.materialise import materialise
 from partir.lowering.shardy import to_shardy
@@ -25,9 +26,11 @@ from partir.lowering.to_spmd import to_spmd
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, ScopeTree
 from partir.runtime.compilers import TIMEOUT_SECONDS, Topology, compile_job, job_of
+from partir.runtime.donation import unusable
 from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, check_arguments, concrete_mesh
 from partir.runtime.judge import judge_text
+from partir.search import Environment
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action, ReduceIn
 from partir.sharding.assignment import Assignment
@@ -98,6 +101,7 @@ class Traced:
         self._shardings = shardings
         self._compiler_options = compiler_options
         self._target = target
+        self._warned: set[str] = set()
 
     @cached_property
     def structure(self) -> Structure:
@@ -138,13 +142,38 @@ class Traced:
         self, schedule: Schedule | None = None, *, mesh: Any = None, target: Target | str | None = None
     ) -> Partitioned:
         """Run a schedule (the one of `partir.jit` if None) on a mesh (likewise). `target` (likewise), a name or a `Target`, is
-        the machine that `estimate` and `report` price it on."""
+        the machine that `estimate` and `report` price it on. Without any schedule one is searched, where something can be cut.
+        Warns, once, of donated arguments whose buffers no result can take."""
+        part = self.decided(schedule, mesh=mesh, target=target)
+        if any(leaf.donated for leaf in self.arguments):
+            found = unusable(part.plan)
+            if found and found not in self._warned:
+                self._warned.add(found)
+                warnings.warn(found, UserWarning, stacklevel=2)
+        return part
+
+    def decided(self, schedule: Schedule | None = None, *, mesh: Any = None, target: Target | str | None = None) -> Partitioned:
+        """The same without a plan: nothing is known yet of what is donated."""
         chosen = schedule if schedule is not None else self._schedule
         if chosen is None:
-            names = Mesh.of(self.mesh if mesh is None else mesh).names
-            logger.warning("no schedule for %s: searching one over %s", self.program.name, ", ".join(names))
-            chosen = [Search(names)]
+            chosen = self._searched(self.mesh if mesh is None else mesh)
         return self._run(_tactics([chosen] if isinstance(chosen, Tactic | Strategy | Action) else chosen), mesh, target)
+
+    def _searched(self, mesh: Any) -> Schedule:
+        """The schedule of a function that was given none: a search, or nothing where there is nothing to search."""
+        names = Mesh.of(mesh).names
+        try:
+            # What there is to decide is the same on every target.
+            Environment(self._start(mesh, fixed=True), targets_.get("cpu"), names)
+        except SearchError:
+            logger.warning(
+                "no schedule for %s, and no dim of an argument is free and divides over %s: no more of it is cut",
+                self.program.name,
+                ", ".join(names),
+            )
+            return []
+        logger.warning("no schedule for %s: searching one over %s", self.program.name, ", ".join(names))
+        return [Search(names)]
 
     def session(self, *, mesh: Any = None, target: Target | str | None = None) -> Session:
         """An interactive session on this function: decide step by step, undo, look."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -166,7 +167,10 @@ def _lower(
             with importing(), _axes_of(context):
                 traced = jax.jit(watched, keep_unused=True, **options.keywords()).trace(*shapes, **keywords)
                 _refuse_ordered(fun, traced)
-                return traced, traced.lower(lowering_platforms=(platform,))
+                with warnings.catch_warnings():
+                    # Which donated arguments can be used is known, and said by name, when it is known how they lie.
+                    warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+                    return traced, traced.lower(lowering_platforms=(platform,))
         except PartirError:
             raise
         except Exception as error:

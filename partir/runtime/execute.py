@@ -24,6 +24,7 @@ from partir.errors import MeshError, ProgramError, TransformError, word
 from partir.frontend.trace import Host, Trees
 from partir.mesh import Mesh
 from partir.program import Leaf, Program
+from partir.runtime.donation import check_given_once
 from partir.runtime.emit import Local
 from partir.sharding.layout import Layout, local_shape, spec_of
 
@@ -239,6 +240,10 @@ class Executable:
             if not (isinstance(x, Tracer) or (isinstance(x, jax.Array) and _lies(x, sharding)))
         ]
 
+    @cached_property
+    def _gives_away(self) -> bool:
+        return any(leaf.donated for leaf in self.program.signature.arguments)
+
     def place(self, flat: Sequence[Any]) -> list[Any]:
         """Arguments where they belong."""
         placed = list(flat)
@@ -247,8 +252,11 @@ class Executable:
         return placed
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run on the user's arguments (static ones left out)."""
+        """Run on the user's arguments (static ones left out). Raises ProgramError for an array that is donated and passed
+        again."""
         flat, tree = jax.tree.flatten((tuple(args), kwargs))
+        if self._gives_away:
+            check_given_once(self.program, flat)
         args, kwargs = jax.tree.unflatten(tree, self.place(flat))
         return self.jitted(*args, **kwargs)
 
