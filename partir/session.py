@@ -9,8 +9,9 @@ from partir.cost.targets import Target
 from partir.errors import NoEffectError, PartirError, word
 from partir.search import Searcher
 from partir.sharding.actions import Action, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
+from partir.sharding.classes import ClassInfo
 from partir.sharding.strategy import Strategy
-from partir.stages import ClassInfo, Partitioned, Traced
+from partir.stages import Partitioned, Traced
 from partir.tactics import Search
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from partir.lowering.to_spmd import to_spmd
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, ScopeTree
 from partir.runtime.compilers import TIMEOUT_SECONDS, Topology, compile_job, job_of
+from partir.runtime.devices import target_of
 from partir.runtime.donation import unusable
 from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, check_arguments, concrete_mesh
@@ -34,16 +35,18 @@ from partir.search import Environment
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action, ReduceIn
 from partir.sharding.assignment import Assignment
+from partir.sharding.classes import ClassInfo
 from partir.sharding.groups import Group
 from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.sharding.structure import Structure
-from partir.tactics import Decisions, Replay, Search, Stage, Tactic, run
+from partir.tactics import Replay, Search, Stage, Tactic, run
 from partir.tactics.committed import Kept, Layouts, committed, deciders, free_arguments, kept, lines, moved
 from partir.tactics.follow import followed
 from partir.tactics.memories import moves_memory, with_memories
 from partir.tactics.pins import pins_of
+from partir.tactics.replay import scheduled
 from partir.tactics.tactic import Judging
 from partir.viz import report as report_
 from partir.viz.costs import largest, priced_conflicts
@@ -59,24 +62,6 @@ if TYPE_CHECKING:
 Schedule = Sequence[Tactic | Strategy | Action]
 
 logger = logging.getLogger("partir")
-
-
-@dataclass(frozen=True)
-class ClassInfo:
-    """A dimension class as its user sees it: `size`, and the (argument, dim) pairs it touches."""
-
-    number: int
-    size: int
-    arguments: tuple[tuple[str, int], ...]
-    dims: int
-
-    @property
-    def name(self) -> str:
-        """The first place where it shows: `params/mlp/w:1`."""
-        return f"{self.arguments[0][0]}:{self.arguments[0][1]}" if self.arguments else f"class {self.number}"
-
-    def __repr__(self) -> str:
-        return f"{self.name} ({self.size}; {len(self.arguments)} argument dims, {self.dims} dims in all)"
 
 
 class Traced:
@@ -157,7 +142,7 @@ class Traced:
         chosen = schedule if schedule is not None else self._schedule
         if chosen is None:
             chosen = self._searched(self.mesh if mesh is None else mesh)
-        return self._run(_tactics([chosen] if isinstance(chosen, Tactic | Strategy | Action) else chosen), mesh, target)
+        return self._run(scheduled([chosen] if isinstance(chosen, Tactic | Strategy | Action) else chosen), mesh, target)
 
     def _searched(self, mesh: Any) -> Schedule:
         """The schedule of a function that was given none: a search, or nothing where there is nothing to search."""
@@ -208,7 +193,7 @@ class Traced:
         start = self._start(mesh, fixed=True)
         chosen = self._target if target is None else targets_.get(target)
         if chosen is None and any(isinstance(tactic, Judging) and tactic.target is None for tactic in schedule):
-            chosen = _target_of(self.program.name, mesh)
+            chosen = target_of(self.program.name, mesh)
         searched = any(isinstance(tactic, Judging) for tactic in schedule)
         return self._partitioned(mesh, start, run(schedule, start, chosen), chosen, frozenset[int]() if searched else None)
 
@@ -312,7 +297,7 @@ class Partitioned:
     def target(self) -> Target:
         """The machine that `estimate` is of: the target given, else what the devices of the mesh are. Raises TargetError when
         neither says."""
-        return self._target or _target_of(self.program.name, self.mesh)
+        return self._target or target_of(self.program.name, self.mesh)
 
     @property
     def has_target(self) -> bool:
@@ -585,35 +570,6 @@ class Partitioned:
 
     def _repr_html_(self) -> str:
         return self.report().to_html()
-
-
-def _tactics(schedule: Schedule) -> list[Tactic]:
-    """A schedule with strategies and single actions (neighbours together) wrapped as tactics."""
-    found: list[Any] = []
-    for item in schedule:
-        if isinstance(item, Action):
-            last = found.pop() if found and isinstance(found[-1], Decisions) else Decisions(())
-            found.append(Decisions((*last.chosen, item)))
-        else:
-            found.append(Replay(item) if isinstance(item, Strategy) else item)
-    return found
-
-
-def _target_of(name: str, mesh: Any) -> Target:
-    """The machine that the devices of a mesh are. Raises TargetError where they do not say."""
-    devices = list(mesh.devices.flat) if isinstance(mesh, jax.sharding.Mesh) else []
-    found = targets_.of_device(devices[0].device_kind) if devices else None
-    if found is None:
-        why = f"the devices are {devices[0].device_kind!r}" if devices else "the mesh has no devices that would say it"
-        raise TargetError(
-            word(
-                f"no target to estimate {name} on",
-                why=why,
-                hint=f"partition(..., target={targets_.names()[1]!r}), partir.jit(f, target=...); one of "
-                f"{', '.join(targets_.names())}, or partir.targets.Target(...)",
-            )
-        )
-    return found
 
 
 def diff(a: Partitioned, b: Partitioned) -> Table:

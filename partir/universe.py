@@ -57,6 +57,7 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
     "partir-mesh": _pass("MeshPass"),
     "partir-tile": _pass("TilePass"),
     "partir-replicate": _pass("ReplicatePass"),
+    "partir-pin": _pass("PinPass"),
     "partir-gather-once": _pass("GatherOncePass"),
     "partir-reduce-in": _pass("ReduceInPass"),
     "partir-prefer": _pass("PreferPass"),

@@ -23,7 +23,7 @@ from partir.lowering.to_spmd import to_spmd
 from partir.lowering.unroll import unroll
 from partir.mesh import Mesh
 from partir.sharding import plan
-from partir.sharding.actions import Action, Cut, GatherOnce, Prefer, ReduceIn, Replicate, Tile
+from partir.sharding.actions import Action, Cut, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,20 @@ class ReplicatePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         _act(op, Replicate(self.value, self.axis))
+
+
+@dataclass(frozen=True)
+class PinPass(ModulePass):
+    """Lay a dim of an argument over exactly these axes, whatever ops want: `partir-pin{value=x dim=0 axes="data,model"}`."""
+
+    name = "partir-pin"
+
+    value: str
+    dim: int
+    axes: str = ""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _act(op, Pin(self.value, self.dim, self.axes))
 
 
 @dataclass(frozen=True)

@@ -174,3 +174,21 @@ def _of_slots(
             for k, piece in enumerate(pieces):
                 if not shape.closed[piece]:
                     yield offsets[source] + k, first + piece
+
+
+@dataclass(frozen=True)
+class ClassInfo:
+    """A dimension class as its user sees it: `size`, and the (argument, dim) pairs it touches."""
+
+    number: int
+    size: int
+    arguments: tuple[tuple[str, int], ...]
+    dims: int
+
+    @property
+    def name(self) -> str:
+        """The first place where it shows: `params/mlp/w:1`."""
+        return f"{self.arguments[0][0]}:{self.arguments[0][1]}" if self.arguments else f"class {self.number}"
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.size}; {len(self.arguments)} argument dims, {self.dims} dims in all)"

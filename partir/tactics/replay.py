@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment
@@ -34,3 +35,15 @@ class Decisions:
 
     def __repr__(self) -> str:
         return ", ".join(map(repr, self.chosen))
+
+
+def scheduled(schedule: Sequence[Any]) -> list[Any]:
+    """A schedule with strategies and single actions (neighbours together) wrapped as tactics."""
+    found: list[Any] = []
+    for item in schedule:
+        if isinstance(item, Action):
+            last = found.pop() if found and isinstance(found[-1], Decisions) else Decisions(())
+            found.append(Decisions((*last.chosen, item)))
+        else:
+            found.append(Replay(item) if isinstance(item, Strategy) else item)
+    return found

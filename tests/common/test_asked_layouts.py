@@ -74,9 +74,9 @@ def test_what_moves_an_argument_is_counted_priced_and_explained(x64):
     args = (array(32, 32), array(64, 32))
     part = partitioned(step, args, "8", in_shardings=(P("d"), P("d")), target="tpu_v3")
 
-    assert part.collectives == {"all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+    assert part.collectives == {"all_gather": 1, "reduce_scatter": 1}
     assert part.estimate.communication_seconds > 0
-    assert "all_to_all" in str(part.explain("x"))
+    assert "all_gather" in str(part.explain("w"))
 
 
 @pytest.mark.parametrize("names", [("w", "x"), ("x", "w")])

@@ -1,0 +1,28 @@
+"""What the devices of a mesh say of themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from partir.cost import targets
+from partir.cost.targets import Target
+from partir.errors import TargetError, word
+
+
+def target_of(name: str, mesh: Any) -> Target:
+    """The machine that the devices of a mesh are. Raises TargetError where they do not say."""
+    devices = list(mesh.devices.flat) if isinstance(mesh, jax.sharding.Mesh) else []
+    found = targets.of_device(devices[0].device_kind) if devices else None
+    if found is None:
+        why = f"the devices are {devices[0].device_kind!r}" if devices else "the mesh has no devices that would say it"
+        raise TargetError(
+            word(
+                f"no target to estimate {name} on",
+                why=why,
+                hint=f"partition(..., target={targets.names()[1]!r}), partir.jit(f, target=...); one of "
+                f"{', '.join(targets.names())}, or partir.targets.Target(...)",
+            )
+        )
+    return found
