@@ -30,8 +30,8 @@ Node = tuple[SSAValue, int]
 @dataclass(frozen=True)
 class Way:
     """How a result is computed element by element: the `arguments` that this leads back to, those of them that it adds to
-    (`added_to`: no factor, no function in between), the values where it ends (`ends`): sums, products, other layouts; and
-    whether some elements are written on the way."""
+    (`added_to`: no factor, no function in between), the values where it ends (`ends`): sums, products, other layouts, what
+    is written into some elements; and whether any are."""
 
     arguments: frozenset[int]
     added_to: frozenset[int]
@@ -58,11 +58,13 @@ class Flow:
         found = self._ways.get(result)
         if found is None:
             seen = self._walk(result, exact=False)
+            writes = [value.op for value in seen if isinstance(value, OpResult) and value.op.name in WRITES]
+            written = [value for op in writes for value in op.operands[1:]]
             found = self._ways[result] = Way(
                 frozenset(self.number[value] for value in seen if value in self.number),
                 frozenset(self.number[value] for value in self._walk(result, exact=True) if value in self.number),
-                tuple(value for value, before in seen.items() if not before and value not in self.number),
-                any(isinstance(value, OpResult) and value.op.name in WRITES for value in seen),
+                (*(value for value, before in seen.items() if not before and value not in self.number), *written),
+                bool(written),
             )
         return found
 

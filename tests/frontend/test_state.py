@@ -103,6 +103,17 @@ def test_such_a_step_is_cut_by_its_batch_and_its_state_by_zero(fun, is_dict, mes
     assert_same(cut(*args), jax.jit(fun)(*args))
 
 
+def test_a_gradient_that_a_loop_writes_layer_by_layer_is_no_map_of_its_parameter():
+    def step(stack, x):
+        run = lambda stack: jnp.mean(jax.lax.scan(lambda h, p: (jnp.tanh(h @ p["w"] + p["b"]), None), x, stack)[0])  # noqa: E731
+        return jax.tree.map(lambda p, g: p - 0.1 * g, stack, jax.grad(run)(stack))
+
+    tr = traced(step, {"w": shape(4, 16, 16), "b": shape(4, 16)}, shape(64, 16))
+
+    assert tr.program.signature.state == ((0, 0), (1, 1))
+    assert tr.program.notes == ()
+
+
 def test_the_result_that_an_argument_becomes_is_the_one_computed_from_it():
     """Neither the order of results nor equal shapes decide."""
 
