@@ -396,6 +396,7 @@ class Assignment:
             if isinstance(action, Replicate):
                 kept.setdefault((self.structure.addresses.find(action.value), action.axis), position)
         order = {axis: self.reach.order[axis].tolist() for axis in self.mesh.names}
+        divides = {axis: self.reach.divides[axis].tolist() for axis in self.mesh.names}
         result: list[tuple[tuple[str, ...], ...]] = []
         for argument in range(tables.argument_count):
             first, count = atoms.start[argument], atoms.count_of(argument)
@@ -404,18 +405,23 @@ class Assignment:
             fixed = self._dealt_pins(argument) if argument in self.pinned else {}
             said = {axis for axes in fixed.values() for axis in axes}
             for axis, claimed in order.items():
-                orders = [NEVER if k in fixed else claimed[class_] for k, class_ in enumerate(own)]
+                orders = [claimed[class_] for class_ in own]
+                if fixed:
+                    orders = [NEVER if k in fixed else earlier for k, earlier in enumerate(orders)]
                 earliest = min(orders, default=NEVER)
                 if earliest >= kept.get((argument, axis), NEVER) or axis in said:
                     continue
                 best = orders.index(earliest)
-                if self.reach.divides[axis][own[best]]:
+                if divides[axis][own[best]]:
                     taken[best].append(axis)
-            axes_of = [
-                tuple(sorted(axes, key=lambda axis: order[axis][class_]) if len(axes) > 1 else axes)
-                for axes, class_ in zip(taken, own, strict=True)
-            ]
-            result.append(tuple(fixed.get(k, axes) for k, axes in enumerate(axes_of)))
+            for k, axes in fixed.items():
+                taken[k] = list(axes)
+            result.append(
+                tuple(
+                    tuple(sorted(axes, key=lambda axis: order[axis][class_]) if len(axes) > 1 and k not in fixed else axes)
+                    for k, (axes, class_) in enumerate(zip(taken, own, strict=True))
+                )
+            )
         return result
 
     def lies(self, argument: int, dim: int) -> tuple[str, ...]:
