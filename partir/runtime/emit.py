@@ -36,7 +36,7 @@ from partir.dialect.spmd import (
 from partir.dialect.text import attribute_text
 from partir.errors import IRError, word
 from partir.mesh import Mesh
-from partir.runtime.starts import in_range
+from partir.runtime.starts import held_apart, in_range
 
 ir: Any = bindings
 """jaxlib's MLIR bindings, untyped: their stubs and what they accept differ between versions."""
@@ -168,6 +168,9 @@ class _Emitter:
                         self.block(inner)
             if name == "stablehlo.fft":
                 values[op.results[0]] = self.row_major(new.results[0], location)
+            elif name == "stablehlo.scatter":
+                with location:
+                    values.update(zip(op.results, held_apart(op, new.results), strict=True))
             elif op.results:
                 values.update(zip(op.results, new.results, strict=True))
 

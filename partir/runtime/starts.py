@@ -3,11 +3,12 @@
 XLA makes one slice of a slice at a running place and of the one that takes a device's part of it, and leaves out the first
 one's clamp (seen with jaxlib 0.10.2, on CPU). A start that is in range already has nothing to lose. A scatter that places one
 window, XLA writes as such a slice, its sum and an update, and relies on the clamp where the window is out of range and nothing
-is to be placed: what it slices must not be a slice itself.
+is to be placed: what it slices must not be a slice itself, and what is added to its result must not become what it slices.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,21 @@ def in_range(op: Operation, operands: Sequence[Any]) -> list[Any]:
             along = [len(dims) if d == vector else 1 for d in range(len(where))]
             return [operands[0], _clamped(op.operands[1], operands[1], highest.reshape(along))]
     return list(operands)
+
+
+def held_apart(op: Operation, results: Sequence[Any]) -> list[Any]:
+    """The results of an op that was written: those of a scatter of one window held apart from what reads them."""
+    if not isinstance(op, ScatterOp) or _windows(op) > 1:
+        return list(results)
+    barrier = hlo.OptimizationBarrierOp(list(results))
+    return list(barrier.results)
+
+
+def _windows(op: ScatterOp) -> int:
+    """How many windows a scatter places."""
+    shape = shape_of(op.operands[len(op.results)].type)
+    vector = op.scatter_dimension_numbers.index_vector_dim.value.data
+    return math.prod(size for d, size in enumerate(shape) if d != vector)
 
 
 def _is_slice(value: SSAValue) -> bool:

@@ -526,3 +526,22 @@ def test_a_donated_argument_and_a_result_with_a_spec_of_its_own(x64):
     )
 
     assert part.out_specs == (P("d"), P("d"))
+
+
+def test_what_is_added_to_a_window_out_of_range_of_a_part_stays(x64):
+    """The same rewriting from the other side: a sum with the scatter's result becomes what it slices."""
+
+    def fun(x, i):
+        def loss(x):
+            whole = constrained(x[0:24:1], None)
+            return jnp.sin(whole).sum() + jnp.sin(x.at[i].get(mode="fill", fill_value=0))
+
+        return jax.value_and_grad(loss)(x)
+
+    mesh = mesh_of("8")
+    traced = partir.jit(fun, mesh=mesh, schedule=[]).trace(array(24), np.int32(12))
+    part = traced.partition([partir.Tile("@backward:multiply.1", 0, "d")])
+    for index in (0, 5, 12, 23, 30):
+        with jax.set_mesh(mesh):
+            expected = jax.jit(fun)(array(24), np.int32(index))
+        assert_same(jax.tree.map(plain, part(array(24), np.int32(index))), jax.tree.map(plain, expected))
