@@ -1,6 +1,7 @@
 """What is asked for is what one gets: every pair of specs of two arguments, on three meshes, through fifteen small programs.
 
-All asks are planned; of those on the large meshes every few are run, all of them by `make test-all`.
+Of the many asks on the large meshes some are planned, and of those some are run; `make test-all` plans all, and runs all but
+most of those on the largest mesh.
 """
 
 import os
@@ -12,8 +13,8 @@ import pytest
 pytestmark = pytest.mark.jax
 
 ALL = bool(os.environ.get("PARTIR_TEST_ALL"))
-EVERY = {"8": 1, "4x2": 11, "2x2x2": 97}
-"""Of how many asks one is run, by mesh."""
+EVERY = {"8": 1, "4x2": 1, "2x2x2": 11} if ALL else {"8": 1, "4x2": 11, "2x2x2": 97}
+"""Of how many asks that are planned one is run, by mesh."""
 MOST = 361
 """How many asks are planned of one program on one mesh, evenly from all there are."""
 
@@ -29,5 +30,5 @@ def test_arguments_and_results_lie_as_asked(mesh, name, x64):
     traced = {}
     for number, ask in enumerate(asks):
         part = obedience.planned(name, mesh, ask, traced)
-        if ALL or number % EVERY[mesh] == 0:
+        if number % EVERY[mesh] == 0:
             obedience.run(name, part, ask, expected)
