@@ -46,7 +46,7 @@ def partir_alone(example: Example) -> dict[str, float]:
     traced = step.trace(*example.args)
     structure = traced.structure
     imported = clock()
-    assignment = traced.partition().assignment
+    assignment = traced.decided().assignment  # nothing is planned yet
     marks: dict[str, float] = {}
     for tactic in (partir.DataParallel("data"), partir.Megatron("model"), partir.ZeRO("data", stage=3)):
         before = clock()

@@ -85,3 +85,15 @@ def spec_of(layout: Layout) -> tuple[str | Axes | None, ...]:
     while entries and entries[-1] is None:
         entries.pop()
     return tuple(entries)
+
+
+def spec_text(spec: Iterable[object]) -> str:
+    """A spec as a reader writes it, without the dims at its end that are whole.
+
+    >>> spec_text(["data", None, ("x", "y"), None])
+    "P('data', None, ('x', 'y'))"
+    """
+    entries = list(spec)
+    while entries and not entries[-1]:
+        entries.pop()
+    return f"P({', '.join(map(repr, entries))})"

@@ -20,6 +20,7 @@ from partir.mesh import Mesh
 from partir.program import Leaf
 from partir.sharding.actions import Action, Pin, Replicate
 from partir.sharding.assignment import Assignment
+from partir.sharding.layout import spec_text
 from partir.tactics.other_meshes import layout_over
 from partir.tactics.pins import pins_of
 from partir.tactics.specs import by_argument, spread_over
@@ -152,14 +153,6 @@ def moved(leaf: Leaf, sharding: Any, spec: PartitionSpec, mesh: Mesh) -> str:
 def in_memory(text: str, kind: str) -> str:
     """A layout with the kind of memory, where that is not the device's own."""
     return f"{text} in {kind} memory" if kind else text
-
-
-def spec_text(spec: Sequence[Any] | PartitionSpec) -> str:
-    """A spec without the dims at its end that are whole: `P('data')`."""
-    entries: list[Any] = list(spec)
-    while entries and not entries[-1]:
-        entries.pop()
-    return f"P({', '.join(map(repr, entries))})"
 
 
 def lines(

@@ -11,7 +11,6 @@ from partir.sharding.actions import Action, ReduceIn, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.sums import dtype_name
 from partir.tactics.manual import refusal
-from partir.tactics.tactic import holds
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,7 @@ class DataParallel:
             problems = [
                 problem
                 for i in chosen
-                if not holds(assignment, Tile(signature.arguments[i].name, 0, self.axis))
-                and (problem := refusal(assignment, signature.arguments[i].name, 0, self.axis, assignment)) is not None
+                if (problem := refusal(assignment, signature.arguments[i].name, 0, self.axis, assignment)) is not None
             ]
             if problems:
                 raise TilingError(word_all(problems))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -92,19 +93,9 @@ def _contradictions(assignment: Assignment, wanted: Sequence[Wanted]) -> list[st
             by_value.setdefault(item.name, {}).setdefault(item.entry, {}).setdefault(item.dim, []).append(item.axis)
     problems: list[str] = []
     for name, entries in by_value.items():
-        (first, said), *others = entries.items()
-        for other, says in others:
-            clash = {a: d for d, axes in said.items() for a in axes}
-            torn = [a for d, axes in says.items() for a in axes if clash.get(a, d) != d]
-            differ = [d for d, axes in says.items() if d in said and said[d] != axes]
-            if torn or differ:
-                why = (
-                    f'one asks for mesh axis "{torn[0]}" on dim {clash[torn[0]]}, the other on another'
-                    if torn
-                    else (
-                        f"they give dim {differ[0]} other axes: {', '.join(said[differ[0]])} and {', '.join(says[differ[0]])}"
-                    )
-                )
+        for (first, said), (other, says) in itertools.combinations(entries.items(), 2):
+            why = _contradiction(said, says)
+            if why is not None:
                 problems.append(
                     word(
                         f"two entries of Manual ask different things of {name}",
@@ -114,6 +105,18 @@ def _contradictions(assignment: Assignment, wanted: Sequence[Wanted]) -> list[st
                     )
                 )
     return problems
+
+
+def _contradiction(said: Mapping[int, Sequence[str]], says: Mapping[int, Sequence[str]]) -> str | None:
+    """What two entries disagree about, each the axes it gives to dims; None where they do not."""
+    dim_of = {axis: dim for dim, axes in said.items() for axis in axes}
+    for dim, axes in says.items():
+        torn = next((axis for axis in axes if dim_of.get(axis, dim) != dim), None)
+        if torn is not None:
+            return f'mesh axis "{torn}" is to cut dim {dim_of[torn]} by the one, dim {dim} by the other'
+        if said.get(dim, axes) != axes:
+            return f"dim {dim} is to lie over {', '.join(said[dim])} by the one, over {', '.join(axes)} by the other"
+    return None
 
 
 def tiles_for(assignment: Assignment, wanted: Sequence[Wanted]) -> tuple[list[Action], list[str]]:

@@ -95,9 +95,7 @@ def holds(assignment: Assignment, action: Action) -> bool:
         return False
     if value >= assignment.structure.tables.argument_count:
         return True
-    sizes = assignment.structure.atoms.sizes_of[value]
-    first = sum(map(len, sizes[:dim]))
-    return any(action.axis in axes for axes in assignment.argument_axes[value][first : first + len(sizes[dim])])
+    return action.axis in assignment.lies(value, dim)
 
 
 def _is_satisfied(actions: Sequence[Action], before: Assignment, start: Assignment) -> bool:

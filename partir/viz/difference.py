@@ -5,10 +5,10 @@ from __future__ import annotations
 from partir.cost.estimate import Estimate
 from partir.errors import ProgramError, word
 from partir.program import Leaf
-from partir.sharding.layout import spec_of
+from partir.sharding.layout import spec_of, spec_text
 from partir.sharding.plan import COLLECTIVES, Plan
 from partir.viz.repeats import together
-from partir.viz.report import argument_bytes, bytes_text, collectives_by_scope, counts_text, seconds_text, spec_text
+from partir.viz.report import argument_bytes, bytes_text, collectives_by_scope, counts_text, seconds_text
 from partir.viz.table import Table
 
 

@@ -9,9 +9,9 @@ from partir.errors import PathError
 from partir.program import Leaf, origin_of
 from partir.sharding.actions import GatherOnce, Pin, ReduceIn, Replicate
 from partir.sharding.assignment import NEVER
-from partir.sharding.layout import local_shape, spec_of
+from partir.sharding.layout import local_shape, spec_of, spec_text
 from partir.sharding.plan import COLLECTIVES, Plan, Reshard, Settlement
-from partir.viz.report import bytes_text, spec_text
+from partir.viz.report import bytes_text
 from partir.viz.table import Table
 
 Steps = Sequence[tuple[str, int]]

@@ -12,7 +12,7 @@ from partir.cost.targets import Target
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, origin_of, type_bytes
 from partir.sharding.assignment import Assignment
-from partir.sharding.layout import Layout, local_shape, spec_of
+from partir.sharding.layout import Layout, local_shape, spec_of, spec_text
 from partir.sharding.plan import COLLECTIVES, Plan
 from partir.sharding.reshard import Step
 from partir.viz.repeats import together
@@ -49,11 +49,6 @@ def call_text(item: object) -> str:
         if field.default is MISSING or value != field.default:
             texts.append(f"{field.name}={call_text(value)}")
     return f"{type(item).__name__}({', '.join(texts)})"
-
-
-def spec_text(spec: Sequence[object]) -> str:
-    """A PartitionSpec as a reader writes it: P('data', None, ('x', 'y'))."""
-    return f"P({', '.join(repr(entry) for entry in spec)})"
 
 
 def mesh_text(mesh: Mesh) -> str:

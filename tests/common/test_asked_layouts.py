@@ -113,6 +113,16 @@ def test_two_entries_for_one_argument_agree_or_are_both_named(other):
 
     assert "'w': " in str(raised.value)
     assert "'*': " in str(raised.value)
+    assert 'mesh axis "d" is to cut dim 0 by the one, dim 1 by the other' in str(raised.value)
+
+
+def test_any_two_of_three_entries_are_compared():
+    traced = partir.jit(lambda w: w * 2, mesh=partir.Mesh(x=4, y=2)).trace(array(32, 32))
+    with pytest.raises(TilingError, match="dim 1 is to lie over y by the one, over x by the other") as raised:
+        traced.partition([Manual({"w": P(), "*": P(None, "y"), "**": P(None, "x")})])
+
+    assert "'*': " in str(raised.value)
+    assert "'**': " in str(raised.value)
 
 
 def test_a_value_that_is_kept_whole_is_not_also_laid(x64):
