@@ -83,12 +83,13 @@ class Mesh:
             self.check(axis)
         return math.prod(shape[axis] for axis in axes)
 
-    def check(self, axis: str) -> None:
-        """Raise MeshError unless `axis` is an axis of this mesh."""
+    def check(self, axis: str, where: str = "") -> None:
+        """Raise MeshError unless `axis` is an axis of this mesh; `where` says what names it."""
         if axis not in self.names:
             raise MeshError(
                 word(
                     f'no mesh axis "{axis}"',
+                    where=where,
                     why=f"the mesh has {', '.join(f'{n}={s}' for n, s in self.axes) or 'no axes'}",
                     hint="name one of these axes, or make the mesh with the axis you mean",
                 )

@@ -566,3 +566,16 @@ def test_constraint_over_an_axis_of_another_mesh_is_reported():
 
     assert '"stage"' in line
     assert "data=4, model=2" in line
+
+
+@pytest.mark.parametrize("where", ["in_shardings", "out_shardings"])
+def test_an_axis_that_is_not_there_is_named_with_the_sharding_that_names_it(where):
+    step = partir.jit(lambda x: x * 2, mesh=partir.Mesh(data=4), **{where: P("rows")})
+
+    assert_refused(
+        MeshError,
+        'no mesh axis "rows"',
+        "the sharding of ",
+        "the mesh has data=4",
+        by=lambda: step.trace(jnp.ones((8, 4))).partition([]),
+    )

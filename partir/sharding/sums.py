@@ -33,7 +33,7 @@ def dtype_name(dtype: Any) -> str:
         raise ProgramError(
             word(
                 f"sums cannot be made in {dtype if isinstance(dtype, str) else repr(dtype)}",
-                why="that is no dtype" if found is None else "it is no dtype of real numbers",
+                why="that is no dtype" if found is None else "it is no floating-point dtype",
                 hint="reduce_dtype='float32', 'bfloat16', 'float16' or 'float64'",
             )
         )

@@ -32,7 +32,7 @@ def dims_of(spec: Any, mesh: Mesh, name: str) -> Dims:
     dims = tuple(_axes_of(entry) for entry in spec)
     axes = [axis for own in dims for axis in own or ()]
     for axis in axes:
-        mesh.check(axis)
+        mesh.check(axis, f"the sharding of {name}, {spec}")
     twice = sorted({axis for axis in axes if axes.count(axis) > 1})
     if twice:
         raise TilingError(

@@ -20,6 +20,6 @@ func.func @main(%x: tensor<16x8xbf16>, %w: tensor<8x32xbf16>) -> tensor<16x32xbf
 // LAST-NEXT:   spmd.all_reduce add {{.*}} tensor<16x32xf16>
 
 // WHOLE:       sums cannot be made in int32
-// WHOLE:       it is no dtype of real numbers
+// WHOLE:       it is no floating-point dtype
 
 // AXIS:        rows

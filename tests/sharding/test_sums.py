@@ -44,10 +44,10 @@ def test_a_dtype_is_kept_by_its_name(dtype):
 @pytest.mark.parametrize(
     ("dtype", "why"),
     [
-        ("int32", "no dtype of real numbers"),
-        (jnp.int8, "no dtype of real numbers"),
-        ("complex64", "no dtype of real numbers"),
-        ("bool", "no dtype of real numbers"),
+        ("int32", "no floating-point dtype"),
+        (jnp.int8, "no floating-point dtype"),
+        ("complex64", "no floating-point dtype"),
+        ("bool", "no floating-point dtype"),
         ("float33", "that is no dtype"),
         (3, "that is no dtype"),
     ],
