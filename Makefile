@@ -31,7 +31,7 @@ test: $(DEV)
 	@if find tests/filecheck -name '*.mlir' | grep -q .; then $(BIN)/lit --quiet tests/filecheck; fi
 	$(BIN)/python -m pytest -n 2
 
-# The sweeps in full: every pair of specs of the obedience tests. A quarter of an hour.
+# The sweeps in full: every pair of specs of the obedience tests. Ten minutes.
 test-all: $(DEV)
 	PARTIR_TEST_ALL=1 $(BIN)/python -m pytest -n 2 tests/common/test_obedience.py
 
