@@ -37,8 +37,8 @@ def partir_alone() -> dict[str, float]:
 
     import partir
     from partir.cost.estimate import model_of
-    from partir.cost.standing import Standing
-    from partir.sharding import plan, quotient
+    from partir.cost.unfolding import Unfolding
+    from partir.sharding import folded, plan
     from partir.tactics import run
 
     example = partir.zoo.gpt(layers=LAYERS, **SIZES)
@@ -60,14 +60,14 @@ def partir_alone() -> dict[str, float]:
 
     model = model_of(traced.structure, target)
     timed("kernels", lambda: model.kernels)
-    parts = timed("parts", lambda: quotient.of(start))
-    standing = Standing.of(model.kernels, parts)
-    model.estimate(plan.make(parts.start), standing)
+    parts = timed("parts", lambda: folded.fold(start))
+    unfolding = Unfolding.of(model.kernels, parts)
+    model.estimate(plan.make(parts.start), unfolding)
     final = run(schedule, parts.start)[-1].assignment
-    timed("full", lambda: model.estimate(plan.make(final), standing))
+    timed("full", lambda: model.estimate(plan.make(final), unfolding))
     for _ in range(5):
         again = final.undo().apply(final.actions[-1])
-        timed("incremental", lambda again=again: model.estimate(plan.make(again), standing))
+        timed("incremental", lambda again=again: model.estimate(plan.make(again), unfolding))
     whole = run(schedule, start)[-1].assignment
     for _ in range(3):
         fresh = whole.undo().apply(whole.actions[-1])

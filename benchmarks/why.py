@@ -115,7 +115,7 @@ def page(found: list[tuple[Any, dict[str, Any], dict[str, Any], Any]]) -> str:
         rows.append(("", "", "partir", *cells(ours)))
         asked = f"`in_shardings={case.in_specs!r}`" + (f", `out_shardings={case.out_specs!r}`" if case.out_specs else "")
         mesh = " x ".join(f"{axis}={size}" for axis, size in case.mesh.items())
-        said = "".join(f"\n- partir says: {line}" for line in part.whole)
+        said = "".join(f"\n- partir says: {line}" for line in part.replicated)
         texts.append(f"**{number}. {case.title}** ({case.source}; {mesh}, {asked}). {case.wanted}{said}")
     headings = ("", "program", "", "collectives", "sent", "temporary", "numbers")
     return HEAD.format(

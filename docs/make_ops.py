@@ -37,8 +37,8 @@ with `.` on one side, none there has it. Cutting a factor over a mesh axis costs
 - *nothing*: the op runs on the slices;
 - *a reduction*: each device has a part of the result, and the parts are put together (`add`, `max`, ...) by an all_reduce, or
   a reduce_scatter where the result is wanted sharded; sums are passed on while that saves bytes;
-- *a gather first*: the op needs that dim whole. A value that comes sharded there is gathered for it, and `part.whole` says so
-  with its source line and bytes; the op's other dims stay sharded. An op that has nothing in the first two columns is whole.
+- *a gather first*: the op needs that dim whole. A value that comes sharded there is gathered for it, and `part.replicated` says
+  so with its source line and bytes; the op's other dims stay sharded. An op that has nothing in the first two columns is whole.
 
 Rules are Shardy's (it ships with jaxlib), or partir's own where it says so. Entries were checked by running them: an op alone,
 cut in two along such a factor, piece after piece, put together, and compared with the op run whole ({checks} runs, none of them

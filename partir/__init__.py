@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         MultiQuery,
         Search,
         SequenceParallel,
-        Whole,
         ZeRO,
     )
     from partir.viz.verification import Verification
@@ -88,7 +87,6 @@ __all__ = [
     "Traced",
     "TransformError",
     "Verification",
-    "Whole",
     "ZeRO",
     "constrain",
     "diff",
@@ -137,7 +135,6 @@ _MODULES = {
         "MultiQuery",
         "Search",
         "SequenceParallel",
-        "Whole",
         "ZeRO",
     ),
     "partir.viz.verification": ("Verification",),

@@ -11,7 +11,7 @@ import jax
 
 from partir.cost import targets
 from partir.cost.targets import Target
-from partir.errors import MeshError, ProgramError, word
+from partir.errors import MeshError, ProgramError, error_text
 from partir.frontend.signature import static_names
 from partir.frontend.state import State
 from partir.frontend.trace import Options, abstract, name_of, trace
@@ -66,7 +66,7 @@ class Jitted:
             plans = self._cache.setdefault(key, [])
         except TypeError as error:
             raise ProgramError(
-                word(
+                error_text(
                     f"a static argument of {name_of(self._fun)} cannot be hashed",
                     why=str(error),
                     hint="a tuple instead of a list, a frozen dataclass instead of a dict",
@@ -101,7 +101,7 @@ class Jitted:
         misfits = part.decided.claims.undivided[undivided:]
         if misfits:
             warnings.warn(
-                word(
+                error_text(
                     f"the strategy of {name_of(self._fun)} does not fit its new shapes; state keeps its specs",
                     why="; ".join(map(str, misfits)),
                 ),
@@ -137,7 +137,7 @@ class Jitted:
         found = jax.sharding.get_abstract_mesh()
         if found.empty:
             raise MeshError(
-                word(
+                error_text(
                     f"no mesh to partition {name_of(self._fun)} over",
                     hint="partir.jit(f, mesh=jax.make_mesh((4, 2), ('data', 'model')), ...), or call it under jax.set_mesh",
                 )
@@ -213,7 +213,7 @@ def jit(
             reduce_dtype=reduce_dtype,
         )
     if not callable(fun):
-        raise ProgramError(word(f"partir.jit needs a function, not {fun!r}"))
+        raise ProgramError(error_text(f"partir.jit needs a function, not {fun!r}"))
     if mesh is not None:
         Mesh.of(mesh)
     options = Options(static_argnums, static_argnames, donate_argnums, donate_argnames, state)

@@ -66,10 +66,10 @@ class IRError(PartirError, ValueError):
     """IR text or IR that breaks a rule of the dialect."""
 
 
-def word(what: str, *, where: str = "", why: str = "", hint: str = "") -> str:
+def error_text(what: str, *, where: str = "", why: str = "", hint: str = "") -> str:
     """Word one error: a line that says what failed, then the labelled lines that apply.
 
-    >>> print(word("cannot tile x over mesh axis 'model'", why="7 does not divide by 2", hint="pad to 8"))
+    >>> print(error_text("cannot tile x over mesh axis 'model'", why="7 does not divide by 2", hint="pad to 8"))
     cannot tile x over mesh axis 'model'
       why     7 does not divide by 2
       try     pad to 8
@@ -81,6 +81,6 @@ def word(what: str, *, where: str = "", why: str = "", hint: str = "") -> str:
     return "\n".join(lines)
 
 
-def word_all(messages: Sequence[str]) -> str:
+def error_texts(messages: Sequence[str]) -> str:
     """Join the messages of all offenders, each once, in the order found."""
     return "\n".join(dict.fromkeys(messages))

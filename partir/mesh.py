@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from partir.errors import MeshError, word
+from partir.errors import MeshError, error_text
 
 
 @dataclass(frozen=True, init=False)
@@ -29,11 +29,11 @@ class Mesh:
         pairs += tuple(sizes.items())
         for name, size in pairs:
             if not isinstance(size, int) or isinstance(size, bool):
-                raise MeshError(word(f'mesh axis "{name}" has size {size!r}', why="a size is a whole number of devices"))
+                raise MeshError(error_text(f'mesh axis "{name}" has size {size!r}', why="a size is a whole number of devices"))
             if size < 1:
-                raise MeshError(word(f'mesh axis "{name}" has size {size}', why="a mesh axis has one device or more"))
+                raise MeshError(error_text(f'mesh axis "{name}" has size {size}', why="a mesh axis has one device or more"))
         if len({name for name, _ in pairs}) != len(pairs):
-            raise MeshError(word(f"mesh axes {[name for name, _ in pairs]} are not all different"))
+            raise MeshError(error_text(f"mesh axes {[name for name, _ in pairs]} are not all different"))
         object.__setattr__(self, "axes", pairs)
         object.__setattr__(self, "device_ids", ())
 
@@ -45,7 +45,9 @@ class Mesh:
         shape = mesh if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
         if not isinstance(shape, Mapping):
             raise MeshError(
-                word(f"not a mesh: {mesh!r}", hint="jax.make_mesh((4, 2), ('data', 'model')), or partir.Mesh(data=4, model=2)")
+                error_text(
+                    f"not a mesh: {mesh!r}", hint="jax.make_mesh((4, 2), ('data', 'model')), or partir.Mesh(data=4, model=2)"
+                )
             )
         made = cls([(str(name), int(size)) for name, size in shape.items()])
         return made if isinstance(mesh, Mapping) else made.on(_device_ids(mesh))
@@ -87,7 +89,7 @@ class Mesh:
         """Raise MeshError unless `axis` is an axis of this mesh; `where` says what names it."""
         if axis not in self.names:
             raise MeshError(
-                word(
+                error_text(
                     f'no mesh axis "{axis}"',
                     where=where,
                     why=f"the mesh has {', '.join(f'{n}={s}' for n, s in self.axes) or 'no axes'}",

@@ -14,7 +14,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation
 
 from partir.dialect.core import OriginAttr
-from partir.errors import PathError, word
+from partir.errors import PathError, error_text
 from partir.mesh import Mesh
 
 Role = Literal["state", "input", "constant"]
@@ -114,7 +114,7 @@ def no_match(pattern: str, paths: Iterable[Path], what: str = "argument") -> str
     if not near:
         tail = pattern.rsplit("/", 1)[-1].strip("*")
         near = [name for name in names if tail and tail in name][:3]
-    return word(
+    return error_text(
         f'no {what} matches "{pattern}"',
         why=f"none of the {len(names)} {what} paths fits the pattern (levels joined by /, * within one, ** across)",
         hint="one of " + ", ".join(near or names[:3]) if names else f"the program has no {what}s",

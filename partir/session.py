@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partir.cost.targets import Target
-from partir.errors import NoEffectError, PartirError, word
+from partir.errors import NoEffectError, PartirError, error_text
 from partir.search import Searcher
 from partir.sharding.actions import Action, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
 from partir.sharding.classes import ClassInfo
@@ -35,11 +35,11 @@ class Session:
             name, position = what.arguments[0]
             return self._do(Tile(name, position, axis))
         if dim is None:
-            raise PartirError(word(f"tile({what!r}) names no dim", hint=f"tile({what!r}, 0, {axis!r})"))
+            raise PartirError(error_text(f"tile({what!r}) names no dim", hint=f"tile({what!r}, 0, {axis!r})"))
         return self._do(*(Tile(name, dim, axis) for name in self._names(what)))
 
     def replicate(self, path: str, axis: str | None = None) -> Session:
-        """Keep the arguments a pattern names whole on a mesh axis, against later steps."""
+        """Keep the arguments that a pattern names replicated over a mesh axis, against later steps."""
         return self._do(*(Replicate(name, self._axis(axis)) for name in self._names(path)))
 
     def pin(self, path: str, dim: int, *axes: str) -> Session:
@@ -103,7 +103,7 @@ class Session:
         after = before.apply(*actions)
         if after.same_effect(before) and not all(isinstance(a, Replicate) for a in actions):
             raise NoEffectError(
-                word(
+                error_text(
                     f"{', '.join(map(str, actions[:3]))} changes nothing",
                     why="; ".join(map(str, after.claims.undivided[len(before.claims.undivided) :])) or "it is decided already",
                 )
@@ -117,7 +117,7 @@ class Session:
         if axis is None and len(names) == 1:
             return names[0]
         if axis is None:
-            raise PartirError(word("no mesh axis named", why=f"the mesh has {', '.join(names)}"))
+            raise PartirError(error_text("no mesh axis named", why=f"the mesh has {', '.join(names)}"))
         return axis
 
     def _names(self, pattern: str) -> list[str]:

@@ -18,7 +18,7 @@ from partir.cost import targets as targets_
 from partir.cost.estimate import Estimate
 from partir.cost.targets import Target
 from partir.dialect.text import to_generic
-from partir.errors import ProgramError, SearchError, TargetError, word
+from partir.errors import ProgramError, SearchError, TargetError, error_text
 from partir.frontend.trace import Trees
 from partir.lowering.materialise import materialise
 from partir.lowering.shardy import to_shardy
@@ -41,7 +41,7 @@ from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.sharding.structure import Structure
-from partir.tactics import Replay, Search, Stage, Tactic, run
+from partir.tactics import AppliedTactic, Replay, Search, Tactic, run
 from partir.tactics.committed import Kept, Layouts, committed, deciders, free_arguments, kept, lines, moved
 from partir.tactics.follow import followed
 from partir.tactics.memories import moves_memory, with_memories
@@ -170,7 +170,7 @@ class Traced:
         """Take all the decisions of a strategy of this function, the fixed ones included. `free` are the arguments that it
         leaves as they come in; None finds them."""
         start = self._start(self.mesh, fixed=False)
-        stages = [Stage(Replay(strategy), start.apply(*strategy.actions_for(start)))]
+        stages = [AppliedTactic(Replay(strategy), start.apply(*strategy.actions_for(start)))]
         return self._partitioned(self.mesh, start, stages, self._target, free)
 
     def imported_for(self, platform: str, mesh: Any, target: Target | None) -> Traced:
@@ -198,14 +198,14 @@ class Traced:
         return self._partitioned(mesh, start, run(schedule, start, chosen), chosen, frozenset[int]() if searched else None)
 
     def _partitioned(
-        self, mesh: Any, start: Assignment, stages: list[Stage], target: Target | None, free: frozenset[int] | None
+        self, mesh: Any, start: Assignment, stages: list[AppliedTactic], target: Target | None, free: frozenset[int] | None
     ) -> Partitioned:
         """Put the layouts that arguments came in after the schedule, for those that it leaves free."""
         decided = stages[-1].assignment if stages else start
         if free is None and self.layouts:
             free = self.free_arguments(decided)
         if free and (last := kept(decided, self.layouts, free)).specs and (actions := last.actions(decided)):
-            stages = [*stages, Stage(last, decided.apply(*actions))]
+            stages = [*stages, AppliedTactic(last, decided.apply(*actions))]
         return Partitioned(self, mesh, start, stages, self._compiler_options, target, free)
 
     def free_arguments(self, decided: Assignment) -> frozenset[int]:
@@ -257,7 +257,7 @@ class Partitioned:
         traced: Traced,
         mesh: Any,
         start: Assignment,
-        stages: Sequence[Stage],
+        stages: Sequence[AppliedTactic],
         compiler_options: tuple[tuple[str, Any], ...] = (),
         target: Target | None = None,
         free: frozenset[int] | None = None,
@@ -290,7 +290,7 @@ class Partitioned:
 
     @cached_property
     def plan(self) -> Plan:
-        """What that owes: every reshard and settlement."""
+        """What that owes: every reshard and reduction."""
         return plan_.make(self.assignment)
 
     @cached_property
@@ -378,9 +378,9 @@ class Partitioned:
         return report_.conflict_lines(self.assignment)
 
     @property
-    def whole(self) -> list[str]:
-        """What stayed whole, or was gathered for an op that cannot work on slices, and why."""
-        return report_.whole_lines(self.plan)
+    def replicated(self) -> list[str]:
+        """What stayed replicated, or was gathered for an op that cannot work on slices, and why."""
+        return report_.replicated_lines(self.plan)
 
     @property
     def sums(self) -> list[str]:
@@ -398,11 +398,11 @@ class Partitioned:
     def report(self) -> Table:
         """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
         target, the largest costs and what the conflicts would cost the other way; then in which dtype sums of narrow values
-        are made, what stayed whole and why, and what was assumed of arguments."""
+        are made, what stayed replicated and why, and what was assumed of arguments."""
         came = report_.shortened(self.committed, "arguments that came in with a layout:") if self.traced.layouts else []
         kept = report_.shortened(report_.host_lines(self.plan), "kept in host memory:")
         assumed = report_.shortened(self.program.assumed, "assumed:")
-        notes = [*came, *kept, *self.sums, *report_.shortened(self.whole, "stayed whole:"), *assumed]
+        notes = [*came, *kept, *self.sums, *report_.shortened(self.replicated, "stayed replicated:"), *assumed]
         if self._target is not None:
             names: dict[Action, str] = {}
             for stage in reversed(self.stages):
@@ -456,7 +456,7 @@ class Partitioned:
         """A row per argument: shape, role and spec."""
         return report_.arguments_table(self.program, self.plan)
 
-    def _plan_after(self, stage: Stage) -> Plan:
+    def _plan_after(self, stage: AppliedTactic) -> Plan:
         return self.plan if stage is self.stages[-1] else plan_.make(stage.assignment)
 
     @cached_property
@@ -470,7 +470,7 @@ class Partitioned:
             if number == tactic or stage.tactic is tactic or stage.tactic == tactic:
                 return materialise(self._plan_after(stage))
         raise ProgramError(
-            word(f"{tactic!r} is not in the schedule", why=f"it has {', '.join(repr(s.tactic) for s in self.stages)}")
+            error_text(f"{tactic!r} is not in the schedule", why=f"it has {', '.join(repr(s.tactic) for s in self.stages)}")
         )
 
     @cached_property

@@ -62,7 +62,7 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
     "partir-reduce-in": _pass("ReduceInPass"),
     "partir-prefer": _pass("PreferPass"),
     "partir-cut": _pass("CutPass"),
-    "partir-strip": _pass("StripPass"),
+    "partir-erase-loops": _pass("EraseLoopsPass"),
     "partir-unroll": _pass("UnrollPass"),
     "partir-to-spmd": _pass("ToSpmdPass"),
     "spmd-simplify": _simplify,

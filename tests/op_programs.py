@@ -99,7 +99,7 @@ _op(
 )
 _op("reduce_own_body", lambda x: lax.reduce(x, np.float64(0), lambda a, b: a + b + a * b, [0]), 0.1 * _draw(8, 8))
 
-# ---- what a pending sum meets on its way
+# ---- what an unreduced sum meets on its way
 
 _op("sum_plus_whole", lambda x, w, b: x @ w + b, _draw(8, 8), _draw(8, 8), _draw(8))
 _op("sum_minus_whole", lambda x, w, b: (b - x @ w).T, _draw(8, 8), _draw(8, 8), _draw(8, 8))

@@ -222,7 +222,7 @@ def _cut(made: plan.Plan, position: int, sizes: Sequence[int]) -> set[int]:
 
 def _inside(made: plan.Plan) -> Counter[str]:
     """The collectives of a plan, but for what brings a result into a form that a PartitionSpec can say."""
-    steps = [s.steps for s in made.settlements.values()] + [r.steps for r in made.reshards.values() if r.row >= 0]
+    steps = [s.steps for s in made.reductions.values()] + [r.steps for r in made.reshards.values() if r.row >= 0]
     return Counter(step.kind for own in steps for step in own)
 
 

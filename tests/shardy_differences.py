@@ -23,12 +23,12 @@ from partir.dialect.sdy import OpShardingRuleAttr
 from partir.dialect.text import parse_attribute, to_generic
 from partir.lowering.shardy import to_shardy
 from partir.program import origin_of
-from partir.sharding import pending
+from partir.sharding import unreduced
 from partir.sharding.actions import Tile
 from partir.sharding.assignment import NEVER
 from partir.sharding.layout import Axes
+from partir.sharding.propagation import Propagation
 from partir.sharding.rule import shape_of
-from partir.sharding.spread import Spread
 from partir.sharding.tables import OpRow
 
 PROPAGATE = "builtin.module(sdy-propagation-pipeline)"
@@ -40,7 +40,8 @@ REASONS = {
     "meeting": "Two dims of one op want the same axis: under ZeRO the batch (or the edges) and a dim of a parameter or its "
     "gradient. partir gives it to the one that was decided first, the batch; parameters are gathered, gradients scattered. "
     "Shardy knows no order of decisions and gave it to the other: activations move instead.",
-    "pending": "partir leaves a sum pending and settles it later, where several sums have become one or less is left to sum. "
+    "unreduced": "partir leaves a sum unreduced and reduces it later, where several sums have become one or there is less to "
+    "sum. "
     "Shardy's propagation has no such state: the result of the op is summed, whole or as a later op wants it cut.",
     "ended": "A tactic ended a dimension class here (`Cut`): the experts' before their gates, the batch's around a decoding "
     "cache. Shardy is told the shardings of arguments and results only, and takes the axis further, forwards and backwards.",
@@ -153,7 +154,7 @@ class _Comparing:
         self.structure = self.assignment.structure
         self.tables, self.atoms = self.structure.tables, self.structure.atoms
         self.theirs, self.unruled = propagated(part)
-        self.sums = self.pending()
+        self.sums = self.unreduced()
         self.known: dict[tuple[int, str], Why | None] = {}
 
     def run(self) -> Comparison:
@@ -173,13 +174,13 @@ class _Comparing:
                 found.append(self.difference(number, value.owner, self.why(number, axis) or Why(UNEXPLAINED)))
         return Comparison(same, cut, free, tuple(found))
 
-    def pending(self) -> list[frozenset[str]]:
+    def unreduced(self) -> list[frozenset[str]]:
         """The axes over which each value is still to be summed: what its op leaves or lets through, and the plan keeps."""
-        spread = Spread(self.assignment)
-        passes = pending.decide(self.assignment, *spread.tentative(spread.claimed()))
+        propagation = Propagation(self.assignment)
+        passes = unreduced.decide(self.assignment, *propagation.tentative(propagation.claimed()))
         found = [frozenset[str]()] * len(self.tables.values)
         for position, row in enumerate(self.tables.rows):
-            sums = frozenset(spread.own_sums(position, row, self.plan.rows[position].factor_axes))
+            sums = frozenset(propagation.own_sums(position, row, self.plan.rows[position].factor_axes))
             for slot, view, _, _ in self.tables.reads[position]:
                 use = self.plan.uses.get((position, slot))
                 sums |= found[view.source].difference(use[3] if use is not None else ())
@@ -203,7 +204,7 @@ class _Comparing:
         return self.theirs[ssa]
 
     def differs(self, value: int, axis: str) -> bool:
-        """Whether a value has an axis on another dim, in another order or part of it, or is pending. Dims that a broadcast
+        """Whether a value has an axis on another dim, in another order or part of it, or is unreduced. Dims that a broadcast
         adds are made where they are read, and not compared."""
         view = self.tables.view_of(self.tables.values[value])
         if view is None:
@@ -248,7 +249,7 @@ class _Comparing:
         assert view is not None
         layout = self.plan.layouts[view.source]
         if axis in self.sums[view.source]:
-            return Why("pending")
+            return Why("unreduced")
         if any(axis in axes for segments in layout for _, axes in segments[1:]):
             return Why("inner")
         for size, axes in zip(self.tables.shapes[value], self.lies(value), strict=True):

@@ -477,7 +477,7 @@ def test_constraint_is_honoured():
     part = partir.jit(lambda x: partir.constrain(jnp.sin(x), P(None, "model")) * 2, mesh=MESH).trace(X).partition([])
 
     assert part.out_specs == P(None, "model")
-    assert part.whole == []
+    assert part.replicated == []
     assert_equal(part(X), 2 * jnp.sin(X))
 
 
@@ -504,7 +504,7 @@ def test_jax_constraint_over_another_mesh_is_reported():
 
     part = partir.jit(constrained, mesh=mesh_with(AxisType.Auto)).trace(X).partition([])
 
-    (line,) = part.whole
+    (line,) = part.replicated
     assert '"b"' in line
     assert_equal(part(X), 2 * jnp.sin(X))
 

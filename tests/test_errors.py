@@ -27,11 +27,11 @@ from partir import (
     NoEffectError,
     PathError,
     ProgramError,
+    Replicate,
     SequenceParallel,
     StrategyError,
     TilingError,
     TransformError,
-    Whole,
     ZeRO,
 )
 
@@ -67,7 +67,7 @@ def assert_refused(error: type[Exception], *says: str, by: Callable[[], Any]) ->
         Manual({"x": 0}, axis="batch"),
         Manual({"x": P("batch")}),
         Manual(FIRST_DIVISIBLE_DIM, axis="batch"),
-        Whole("x", "batch"),
+        Replicate("x", "batch"),
     ],
     ids=repr,
 )
@@ -121,7 +121,7 @@ def test_mesh_that_is_none(make, says):
     [
         (Manual({"params/w9": 0}, axis="data"), "params/w9", "params/w"),
         (Manual({"x": 0, "parms/w1": 1}, axis="data"), "parms/w1", "params/w1"),
-        (Whole("params/b", "data"), "params/b", "params/b1"),
+        (Replicate("params/b", "data"), "params/b", "params/b1"),
         (DataParallel("data", inputs=["x", "yy"]), "yy", "y"),
         (ZeRO("data", stage=3, params="params/*/w"), "params/*/w", "params/w"),
     ],
@@ -219,7 +219,7 @@ def test_constraint_that_does_not_divide_is_reported():
 
     part = step.trace(_ARGS[1]).partition()
 
-    (line,) = part.whole
+    (line,) = part.replicated
     assert "dim 0 (17)" in line
     assert "17 mod 8 = 1" in line
     assert "16 or 24 would" in line
@@ -239,7 +239,7 @@ def test_unnamed_dim_that_does_not_divide_is_reported():
     part = step.trace(np.ones((17, 8), "float32"), np.ones((16, 8), "float32")).partition()
 
     assert part.in_specs == (P(), P("data"))
-    assert any("x dim 0 (17)" in line and "17 mod 8 = 1" in line and "16 or 24" in line for line in part.whole)
+    assert any("x dim 0 (17)" in line and "17 mod 8 = 1" in line and "16 or 24" in line for line in part.replicated)
 
 
 # ---- tactics
@@ -264,11 +264,19 @@ def test_value_already_tiled_on_that_axis():
         ([EmbeddingParallel("model")], "finds no embedding table"),
         ([ExpertParallel("model")], "finds no experts"),
         ([Megatron("model"), Megatron("model")], "finds no hidden dim"),
-        ([Whole("params/w1", "model"), DataParallel("data")], "changes nothing"),
+        ([Replicate("params/w1", "model"), DataParallel("data")], "changes nothing"),
         ([Manual({"x": P()})], "changes nothing"),
         ([DataParallel("data"), Manual({"x": 0}, axis="data")], "changes nothing"),
     ],
-    ids=["batch twice", "no table", "no experts", "megatron twice", "nothing to keep whole", "nothing said", "said before"],
+    ids=[
+        "batch twice",
+        "no table",
+        "no experts",
+        "megatron twice",
+        "nothing to keep replicated",
+        "nothing said",
+        "said before",
+    ],
 )
 def test_tactic_without_effect(schedule, says):
     with pytest.raises(NoEffectError) as raised:
@@ -286,9 +294,9 @@ def test_tactic_without_effect_on_this_size():
 
 
 def test_keeping_whole_what_is_tiled():
-    schedule = [DataParallel("data"), Whole("x", "data")]
+    schedule = [DataParallel("data"), Replicate("x", "data")]
 
-    assert_refused(TilingError, "cannot keep x whole", "put Whole before", by=lambda: traced().partition(schedule))
+    assert_refused(TilingError, "cannot keep x replicated", "put Replicate before", by=lambda: traced().partition(schedule))
 
 
 @pytest.mark.parametrize(
@@ -306,7 +314,7 @@ def test_dims_without_an_axis():
 def test_stage_that_is_none():
     assert_refused(ProgramError, "no ZeRO stage 4", by=lambda: traced().partition([ZeRO("data", stage=4)]))
     once = ZeRO("data", stage=2, reshard_after_forward=False)
-    assert_refused(ProgramError, "stage=2", "before stage 3 parameters stay whole", by=lambda: traced().partition([once]))
+    assert_refused(ProgramError, "stage=2", "before stage 3 parameters stay replicated", by=lambda: traced().partition([once]))
 
 
 def test_out_shardings_of_another_structure():
@@ -562,7 +570,7 @@ def test_mark_that_is_none(mark, says):
 def test_constraint_over_an_axis_of_another_mesh_is_reported():
     step = partir.jit(lambda x: partir.constrain(x * 2, P("stage")), mesh=mesh_of("4x2"), schedule=[])
 
-    (line,) = step.trace(_X).partition().whole
+    (line,) = step.trace(_X).partition().replicated
 
     assert '"stage"' in line
     assert "data=4, model=2" in line

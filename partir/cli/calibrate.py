@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from partir.cli.environment import host_devices
 from partir.cli.inputs import settings_of, target_of
-from partir.errors import ProgramError, TargetError, word
+from partir.errors import ProgramError, TargetError, error_text
 
 if TYPE_CHECKING:
     from partir.cost.calibrate import Sample
@@ -69,7 +69,7 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Time the programs (or compile them), fit, save the target, print."""
     if not (options.milliseconds > 0 and math.isfinite(options.milliseconds)):
-        raise TargetError(word(f"programs of {options.milliseconds:g} milliseconds", hint="--milliseconds 2"))
+        raise TargetError(error_text(f"programs of {options.milliseconds:g} milliseconds", hint="--milliseconds 2"))
     if options.topology:
         host_devices(1)
     from partir.cost import calibrate
@@ -197,14 +197,16 @@ def _machine(options: argparse.Namespace) -> tuple[Target, str]:
         from partir.runtime.compilers import Topology
 
         if options.target:
-            raise TargetError(word(f"two machines: {options.target} and {options.topology}", hint="one of the two"))
+            raise TargetError(error_text(f"two machines: {options.target} and {options.topology}", hint="one of the two"))
         return targets.get(Topology.parse(options.topology).target.name), options.topology
     import jax
 
     kind = str(jax.devices()[0].device_kind)
     found = target_of(options.target) if options.target else targets.of_device(kind)
     if found is None:
-        raise TargetError(word(f'no target is known for "{kind}"', hint="--target NAME, or a file of partir.targets.save"))
+        raise TargetError(
+            error_text(f'no target is known for "{kind}"', hint="--target NAME, or a file of partir.targets.save")
+        )
     return found, f"{kind} (jax {jax.__version__})"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from partir.cli.inputs import mesh_of, near, schedule_of
-from partir.errors import PartirError, ProgramError, word
+from partir.errors import PartirError, ProgramError, error_text
 
 EXAMPLE = """
 [[models]]
@@ -56,11 +56,11 @@ def read(path: str) -> list[Case]:
     try:
         text = Path(path).read_text()
     except OSError as error:
-        raise ProgramError(word(f"cannot read {path}", why=error.strerror or str(error))) from None
+        raise ProgramError(error_text(f"cannot read {path}", why=error.strerror or str(error))) from None
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ProgramError(word(f"{path} is not TOML", why=str(error), hint=f"as in\n{EXAMPLE}")) from None
+        raise ProgramError(error_text(f"{path} is not TOML", why=str(error), hint=f"as in\n{EXAMPLE}")) from None
     _check(path, content, "", {"models": list, "sweep": dict, "schedules": dict})
     sweep: dict[str, Any] = content["sweep"]
     found: list[Case] = []
@@ -76,21 +76,21 @@ def read(path: str) -> list[Case]:
 def _check(path: str, table: Mapping[str, Any], where: str, wanted: Mapping[str, type]) -> None:
     for key in table:
         if key not in wanted:
-            raise ProgramError(word(f"{path} has {where}{key}", why="nothing reads it", hint=near(key, wanted)))
+            raise ProgramError(error_text(f"{path} has {where}{key}", why="nothing reads it", hint=near(key, wanted)))
     for key, kind in wanted.items():
         if not isinstance(table.get(key), kind) or not table[key]:
-            raise ProgramError(word(f"{path} has no {where}{key}", hint=f"as in\n{EXAMPLE}"))
+            raise ProgramError(error_text(f"{path} has no {where}{key}", hint=f"as in\n{EXAMPLE}"))
 
 
 def _check_text(path: str, where: str, value: Any) -> None:
     if not isinstance(value, str):
-        raise ProgramError(word(f"{where} in {path} is not text: {value!r}", hint=f"as in\n{EXAMPLE}"))
+        raise ProgramError(error_text(f"{where} in {path} is not text: {value!r}", hint=f"as in\n{EXAMPLE}"))
 
 
 def _texts(path: str, sweep: Mapping[str, Any], key: str) -> list[str]:
     values = sweep.get(key)
     if not isinstance(values, list) or not values:
-        raise ProgramError(word(f"{path} has no sweep.{key}", hint=f"as in\n{EXAMPLE}"))
+        raise ProgramError(error_text(f"{path} has no sweep.{key}", hint=f"as in\n{EXAMPLE}"))
     for value in values:  # type: ignore[reportUnknownVariableType]
         _check_text(path, f"sweep.{key}", value)
     return values  # type: ignore[reportUnknownVariableType]
@@ -99,7 +99,7 @@ def _texts(path: str, sweep: Mapping[str, Any], key: str) -> list[str]:
 def _models(path: str, tables: list[Any]) -> Iterator[tuple[str, tuple[tuple[str, Any], ...]]]:
     for number, table in enumerate(tables):
         if not isinstance(table, dict) or not isinstance(table.get("name"), str):  # type: ignore[reportUnknownMemberType]
-            raise ProgramError(word(f"models[{number}] in {path} has no name", hint=f"as in\n{EXAMPLE}"))
+            raise ProgramError(error_text(f"models[{number}] in {path} has no name", hint=f"as in\n{EXAMPLE}"))
         known: dict[str, Any] = {str(key): value for key, value in table.items()}  # type: ignore[reportUnknownVariableType]
         name = known.pop("name")
         choices = [value if isinstance(value, list) else [value] for value in known.values()]
@@ -117,7 +117,7 @@ def _meshes(path: str, sweep: Mapping[str, Any]) -> list[str]:
         return _texts(path, sweep, "meshes")
     devices, axes = sweep["devices"], _texts(path, sweep, "axes")
     if not isinstance(devices, int) or devices < 1:
-        raise ProgramError(word(f"sweep.devices in {path} is not a number of devices: {devices!r}", hint="devices = 8"))
+        raise ProgramError(error_text(f"sweep.devices in {path} is not a number of devices: {devices!r}", hint="devices = 8"))
     return [",".join(f"{axis}={size}" for axis, size in zip(axes, shape, strict=True)) for shape in shapes(devices, len(axes))]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from partir.cli.environment import host_devices
 from partir.cli.inputs import DEFAULT_MESH, mesh_of, schedule_of
-from partir.errors import MeshError, ProgramError, word
+from partir.errors import MeshError, ProgramError, error_text
 
 if TYPE_CHECKING:
     from partir.mesh import Mesh
@@ -127,7 +127,7 @@ def schedule_text(mesh: Mesh) -> str:
     """Tactics for one axis, or for a data and a model axis in this order."""
     if len(mesh.axes) > 2:
         raise MeshError(
-            word(
+            error_text(
                 f"the demo has tactics for one or two mesh axes, not {len(mesh.axes)}",
                 hint=f"--mesh {DEFAULT_MESH}, or --schedule for the tactics you want",
             )
@@ -142,7 +142,7 @@ def schedule_text(mesh: Mesh) -> str:
 def settings_for(layers: int, mesh: Mesh) -> dict[str, Any]:
     """Sizes of the transformer: small enough for two cores, a batch that divides over the first axis."""
     if layers < 1:
-        raise ProgramError(word(f"a transformer of {layers} layers", hint="--layers 4"))
+        raise ProgramError(error_text(f"a transformer of {layers} layers", hint="--layers 4"))
     sizes = {"layers": layers, "d_model": 128, "heads": 8, "batch": 8}
     data = mesh.axes[0][1]
     return sizes | ({"batch": data * -(-8 // data)} if 8 % data else {})

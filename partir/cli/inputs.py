@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from partir.errors import MeshError, ProgramError, word
+from partir.errors import MeshError, ProgramError, error_text
 from partir.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def mesh_of(text: str) -> Mesh:
         name, equals, size = (part.strip() for part in item.partition("="))
         if not (name and equals and size.isdecimal()):
             raise MeshError(
-                word(
+                error_text(
                     f'cannot read the mesh "{text}"',
                     why=f'"{item.strip()}" is not a name and a number of devices',
                     hint=f"--mesh {DEFAULT_MESH}",
@@ -63,7 +63,9 @@ def settings_of(items: Iterable[str]) -> dict[str, Any]:
     for item in items:
         name, equals, value = item.partition("=")
         if not (name.isidentifier() and equals and value):
-            raise ProgramError(word(f'cannot read the setting "{item}"', why="it is not NAME=VALUE", hint="--set layers=4"))
+            raise ProgramError(
+                error_text(f'cannot read the setting "{item}"', why="it is not NAME=VALUE", hint="--set layers=4")
+            )
         try:
             settings[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -191,7 +193,7 @@ def _column(node: ast.expr) -> int:
 def _refusal(text: str, column: int, why: str, hint: str = "") -> ProgramError:
     column = min(column, len(text))
     return ProgramError(
-        word(
+        error_text(
             "cannot read the schedule",
             where=f"column {column + 1}: {shortened(text[column:]) or 'the end'}",
             why=why,

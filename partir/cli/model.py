@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from partir.cli.inputs import near
-from partir.errors import PartirError, PathError, ProgramError, word
+from partir.errors import PartirError, PathError, ProgramError, error_text
 from partir.zoo import MODELS, Example
 
 
@@ -23,7 +23,7 @@ def model_of(name: str, settings: Mapping[str, Any]) -> Example:
         made = _call(MODELS[name], name, settings)
     else:
         raise PathError(
-            word(
+            error_text(
                 f'no model "{name}"',
                 why=f"the zoo has {', '.join(MODELS)}",
                 hint=f"{near(name, MODELS, limit=1)}, or module:function for a model of your own",
@@ -34,7 +34,7 @@ def model_of(name: str, settings: Mapping[str, Any]) -> Example:
     if isinstance(made, tuple) and len(made) == 2 and callable(made[0]) and isinstance(made[1], tuple):  # type: ignore[reportUnknownArgumentType]
         return Example(made[0], made[1])  # type: ignore[reportUnknownArgumentType]
     raise ProgramError(
-        word(
+        error_text(
             f"{name} returns no model",
             why=f"it returned {type(made).__name__}",
             hint="return (function, (argument, ...)) or a partir.zoo.Example",
@@ -51,7 +51,7 @@ def _load(name: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise ProgramError(
-            word(f"cannot import {module_name} for the model {name}", where=_place(error), why=_said(error))
+            error_text(f"cannot import {module_name} for the model {name}", where=_place(error), why=_said(error))
         ) from error
     found: Any = module
     for part in attribute.split("."):
@@ -59,7 +59,9 @@ def _load(name: str) -> Callable[..., Any]:
     if not callable(found):
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise PathError(
-            word(f'no function "{attribute}" in {module_name}', hint=f"one of {near(attribute, public)}" if public else "")
+            error_text(
+                f'no function "{attribute}" in {module_name}', hint=f"one of {near(attribute, public)}" if public else ""
+            )
         )
     return found
 
@@ -71,7 +73,7 @@ def _call(function: Callable[..., Any], name: str, settings: Mapping[str, Any]) 
         unknown = [key for key in settings if key not in names]
         if unknown:
             raise ProgramError(
-                word(
+                error_text(
                     f"{name} has no setting {', '.join(unknown)}",
                     why=f"its settings are {', '.join(names) or 'none'}",
                     hint=f"--set {near(unknown[0], names).split(',')[0]}=..." if names else "",
@@ -84,7 +86,7 @@ def _call(function: Callable[..., Any], name: str, settings: Mapping[str, Any]) 
     except Exception as error:
         if name in MODELS and isinstance(error, ValueError):  # worded for the user already
             raise ProgramError(str(error)) from None
-        raise ProgramError(word(f"cannot make the model {name}", where=_place(error), why=_said(error))) from error
+        raise ProgramError(error_text(f"cannot make the model {name}", where=_place(error), why=_said(error))) from error
 
 
 def _place(error: Exception) -> str:

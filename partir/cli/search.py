@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from partir.cli.environment import host_devices
 from partir.cli.inputs import DEFAULT_MESH, mesh_of, near, schedule_of, target_of
 from partir.cli.subject import add_settings, traced_of
-from partir.errors import SearchError, word
+from partir.errors import SearchError, error_text
 
 if TYPE_CHECKING:
     from partir.search import Result, Searcher
@@ -106,12 +106,12 @@ def searcher_of(options: argparse.Namespace) -> Searcher:
     from partir.search import MCTS, Beam, Exhaustive, Random
 
     if options.episodes is not None and options.episodes < 1:
-        raise SearchError(word(f"a budget of {options.episodes} episodes", hint="--episodes 500"))
+        raise SearchError(error_text(f"a budget of {options.episodes} episodes", hint="--episodes 500"))
     if options.seconds is not None and options.seconds <= 0:
-        raise SearchError(word(f"a budget of {options.seconds:g} seconds", hint="--seconds 30"))
+        raise SearchError(error_text(f"a budget of {options.seconds:g} seconds", hint="--seconds 30"))
     if options.patience is not None and options.patience < 0:
         raise SearchError(
-            word(f"a patience of {options.patience} episodes", hint="--patience 100, or 0 to use the whole budget")
+            error_text(f"a patience of {options.patience} episodes", hint="--patience 100, or 0 to use the whole budget")
         )
     many = sys.maxsize if options.seconds is not None else 500
     episodes = options.episodes if options.episodes is not None else many
@@ -125,7 +125,7 @@ def searcher_of(options: argparse.Namespace) -> Searcher:
     if options.algorithm == "beam":
         return Beam(episodes=options.episodes, seconds=options.seconds)
     if options.episodes is not None or options.seconds is not None:
-        raise SearchError(word("exhaustive search has no budget", hint=f"--algorithm {near('mcts', ALGORITHMS[:2])}"))
+        raise SearchError(error_text("exhaustive search has no budget", hint=f"--algorithm {near('mcts', ALGORITHMS[:2])}"))
     return Exhaustive()
 
 

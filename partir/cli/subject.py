@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partir.cli.inputs import DEFAULT_MESH, mesh_of, schedule_of, settings_of
-from partir.errors import ProgramError, word
+from partir.errors import ProgramError, error_text
 
 if TYPE_CHECKING:
     from partir.mesh import Mesh
@@ -48,14 +48,14 @@ def subject_of(options: argparse.Namespace, *, needs_program: bool) -> tuple[tup
         return (options.model, *options.set), strategy
     if options.strategy:
         raise ProgramError(
-            word(f"two strategies: {options.model} and {options.strategy}", hint="name a model and one --strategy")
+            error_text(f"two strategies: {options.model} and {options.strategy}", hint="name a model and one --strategy")
         )
     strategy = load_strategy(options.model)
     # A strategy file is data: only models of the zoo are made from its words, never a module imported.
     words = strategy.model if strategy.model and strategy.model[0] in MODELS else ()
     if not words and needs_program:
         raise ProgramError(
-            word(
+            error_text(
                 f"the strategy {options.model} does not say how to make its program",
                 why=f"it was made for {' '.join(strategy.model)}" if strategy.model else "it was not saved by partir show",
                 hint=again(strategy, options.model, options.command),

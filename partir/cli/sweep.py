@@ -20,7 +20,7 @@ from partir.cli import cases as cases_
 from partir.cli.cases import Case
 from partir.cli.environment import host_devices
 from partir.cli.inputs import mesh_of, schedule_of
-from partir.errors import PartirError, ProgramError, word
+from partir.errors import PartirError, ProgramError, error_text
 
 if TYPE_CHECKING:
     from partir.stages import Traced
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         (out / "cases").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ProgramError(word(f"cannot write to {out}", why=error.strerror or str(error))) from None
+        raise ProgramError(error_text(f"cannot write to {out}", why=error.strerror or str(error))) from None
     todo = [case for case in cases if result_of(out, case) is None]
     print(f"{len(cases)} cases, {len(cases) - len(todo)} of them done already", file=sys.stderr)
     _run_all(todo, out, max(1, options.jobs))
@@ -101,7 +101,7 @@ def _run_all(todo: Sequence[Case], out: Path, jobs: int) -> None:
                 print(f"{done} of {len(todo)} done", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
-            raise ProgramError(word("stopped", hint="the same command goes on where it was")) from None
+            raise ProgramError(error_text("stopped", hint="the same command goes on where it was")) from None
 
 
 def run_cases(task: Sequence[Case], out: Path, parent: int) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from partir.cost.estimate import Estimate
 from partir.cost.kernels import Floats
 from partir.cost.targets import Efficiency
-from partir.errors import TargetError, word
+from partir.errors import TargetError, error_text
 
 UNITS = ("matrix", "vector", "memory")
 
@@ -75,7 +75,7 @@ def fit(samples: Sequence[Sample], fitted_on: str, bounds: Sequence[tuple[float,
     nothing = [sample.name for sample in samples if not (sample.seconds > 0 and sample.at((1.0, 1.0, 1.0), 0.0) > 0)]
     if nothing or not samples:
         why = f"{', '.join(nothing)}: no time is taken, or nothing is computed" if nothing else "there are no programs"
-        raise TargetError(word("cannot fit an efficiency", why=why, hint="larger programs"))
+        raise TargetError(error_text("cannot fit an efficiency", why=why, hint="larger programs"))
 
     units = np.concatenate([sample.units for sample in samples], axis=1)
     firsts = np.cumsum([0, *(sample.units.shape[1] for sample in samples[:-1])])

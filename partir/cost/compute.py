@@ -17,8 +17,8 @@ from partir.cost.flops import Work, work_of
 from partir.cost.kernels import Floats, Ints, Kernels
 from partir.cost.targets import Target
 from partir.sharding.atoms import Atoms
+from partir.sharding.propagation import FactorAxes
 from partir.sharding.rule import shape_of
-from partir.sharding.spread import FactorAxes
 
 TRANSCENDENTAL_OPS = 8.0
 """Vector operations that an exponential, a logarithm or a tanh takes: a polynomial of about that degree."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from partir.cost.narrow import Consumers
+from partir.cost.bf16_operands import Consumers
 from partir.dialect.kinds import MATRIX, is_pointwise
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import Tables

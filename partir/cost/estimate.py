@@ -14,23 +14,23 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from partir.cost import kernels as kernels_
+from partir.cost.bf16_operands import NARROW
 from partir.cost.compute import Roofline, kernel_bytes, off_chip
 from partir.cost.fusing import FUSINGS
 from partir.cost.kernels import Floats, Ints, Kernels
 from partir.cost.memory import Sizes, live_bytes
 from partir.cost.moves import Move, Moves, moves_of
-from partir.cost.narrow import NARROW
-from partir.cost.standing import Standing
 from partir.cost.targets import Layout as Wiring
 from partir.cost.targets import Target
 from partir.cost.timeline import step_seconds
+from partir.cost.unfolding import Unfolding
 from partir.mesh import Mesh
 from partir.program import origin_of
 from partir.sharding.actions import Action, Addresses
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.atoms import Atoms
-from partir.sharding.plan import Plan, Settlement
-from partir.sharding.spread import FactorAxes
+from partir.sharding.plan import Plan, Reduction
+from partir.sharding.propagation import FactorAxes
 from partir.sharding.structure import Structure
 from partir.sharding.tables import Tables
 
@@ -265,31 +265,31 @@ class Model:
         return [a for a, leaf in enumerate(leaves) if leaf.memory and self.kernels.wanted[a] <= self.kernels.ends[a]]
 
     @cached_property
-    def itself(self) -> Standing:
+    def itself(self) -> Unfolding:
         """Where things happen that plans of the program itself speak of."""
-        return Standing.itself(self.kernels)
+        return Unfolding.itself(self.kernels)
 
-    def estimate(self, plan: Plan, standing: Standing | None = None) -> Estimate:
-        """Price a plan of this program, or of one that stands for it (`Standing.of(model.kernels, quotient)`)."""
+    def estimate(self, plan: Plan, unfolding: Unfolding | None = None) -> Estimate:
+        """Price a plan of this program, or of one that stands for it (`Unfolding.of(model.kernels, folded)`)."""
         kernels, roofline, target = self.kernels, self.roofline, self.target
-        standing = standing or self.itself
+        unfolding = unfolding or self.itself
         tables, mesh = plan.assignment.structure.tables, plan.assignment.mesh
-        assert tables is standing.planned
+        assert tables is unfolding.planned
         sizes = Sizes(tables, mesh.axes, target.pads_tiles)
-        local = self._local_bytes(plan, sizes, standing)
-        row_cut = _row_cut(plan)[standing.row_of]
-        moved = moves_of(plan, standing, self._wiring(mesh), sizes)
+        local = self._local_bytes(plan, sizes, unfolding)
+        row_cut = _row_cut(plan)[unfolding.row_of]
+        moved = moves_of(plan, unfolding, self._wiring(mesh), sizes)
         touched = kernel_bytes(kernels, local) + np.bincount(*moved.read_more, kernels.count)
         np.maximum(touched, 0.0, out=touched)
         moved_bytes = touched if target.on_chip_bytes is None else off_chip(kernels, local, touched, target.on_chip_bytes)
-        arguments, results, replaced, resident = self._boundary(plan, sizes, standing)
+        arguments, results, replaced, resident = self._boundary(plan, sizes, unfolding)
         near = target.on_chip_bytes or 0
         through_chip = 0.0 if target.overlaps else THROUGH_CHIP
         copied = moved.copied + COPIED_TWICE * sum(size * (through_chip if size < near else 1.0) for size in replaced)
         copy_seconds = copied / (target.hbm_bytes_per_second * target.efficiency.memory)
         padding = None
         if target.matrix_unit > 1:
-            planned = standing.row_of[roofline.matrix_rows].tolist()
+            planned = unfolding.row_of[roofline.matrix_rows].tolist()
             padding = roofline.padding([plan.rows[p].factor_axes for p in planned], mesh.shape)
         reductions = roofline.reduction_seconds(row_cut, touched)
         units = roofline.seconds(row_cut, moved_bytes, padding, reductions) * kernels.times
@@ -338,17 +338,17 @@ class Model:
             self._wirings[mesh] = self.target.lay(mesh)
         return self._wirings[mesh]
 
-    def _local_bytes(self, plan: Plan, sizes: Sizes, standing: Standing) -> Floats:
+    def _local_bytes(self, plan: Plan, sizes: Sizes, unfolding: Unfolding) -> Floats:
         """The bytes of each value that has memory, on one device."""
         planned = np.zeros(len(plan.layouts) + 1)
-        wanted = standing.stored(self.stored)
+        wanted = unfolding.stored(self.stored)
         planned[wanted] = [sizes.padded(value, plan.layouts[value]) for value in wanted]
         local = np.zeros(len(self.tables.values))
-        local[self.stored] = planned[standing.value_of[self.stored]]
+        local[self.stored] = planned[unfolding.value_of[self.stored]]
         local[self.kernels.narrow] *= NARROW
         return local
 
-    def _boundary(self, plan: Plan, sizes: Sizes, standing: Standing) -> tuple[float, float, list[float], Ints]:
+    def _boundary(self, plan: Plan, sizes: Sizes, unfolding: Unfolding) -> tuple[float, float, list[float], Ints]:
         """Bytes of the arguments; of the results that do not go where a donated argument was; of each that is copied there;
         and the values whose memory those of results are.
 
@@ -358,13 +358,13 @@ class Model:
         arguments = results = 0.0
         copied: list[float] = []
         given: dict[object, int] = defaultdict(int)
-        for argument, count, donated, dtype, memory in standing.arguments:
+        for argument, count, donated, dtype, memory in unfolding.arguments:
             layout = plan.arguments[argument]
             arguments += 0.0 if memory else count * sizes.padded(argument, layout)
             given[dtype, memory, layout] += donated
         resident: list[int] = []
-        returned = standing.planned.root.returns
-        for own in standing.boundary:
+        returned = unfolding.planned.root.returns
+        for own in unfolding.boundary:
             layout = plan.outputs[own.planned]
             if (-1 - own.planned, 0) not in plan.uses and not own.memory:
                 resident += own.homes
@@ -419,15 +419,15 @@ def _collective(plan: Plan, move: Move) -> CollectiveCost:
     """A move with its cause."""
     assignment, tables = plan.assignment, plan.assignment.structure.tables
     names, owed = assignment.structure.addresses.names, move.owed
-    if isinstance(owed, Settlement):
+    if isinstance(owed, Reduction):
         row = tables.rows[tables.producer[owed.value]]
         reason = f"{row.op.name.rsplit('.', 1)[-1]} left a sum over {' and '.join(move.axes)}"
         action = _made_by(assignment, tables.producer[owed.value], move.axes[0], summed=True)
     else:
         row = tables.rows[owed.row] if owed.row >= 0 else None
         wanted = "the program returns it" if row is None else f"{row.op.name.rsplit('.', 1)[-1]} reads it"
-        how = "with another layout" if move.kind == "all_to_all" else "whole" if move.kind == "all_gather" else "summed"
-        reason = f"{wanted} {how} on {' and '.join(move.axes)}"
+        how = "with another layout" if move.kind == "all_to_all" else "replicated" if move.kind == "all_gather" else "summed"
+        reason = f"{wanted} {how} over {' and '.join(move.axes)}"
         action = _cut_by(assignment, owed.value, move.axes[0])
     origin = origin_of(row.op) if row is not None else None
     return CollectiveCost(

@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from partir.cost.bf16_operands import narrow_values, narrowed_in_loops
 from partir.cost.epilogue import REDUCTIONS, absorbed, reduced_of
 from partir.cost.fusing import Fusing
-from partir.cost.narrow import narrow_values, narrowed_in_loops
 from partir.cost.order import order_of
 from partir.dialect.kinds import MATRIX, is_pointwise
 from partir.sharding.rule import shape_of

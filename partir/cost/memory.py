@@ -101,7 +101,7 @@ class Sizes:
         return found
 
     def padded(self, value: int, layout: Layout) -> float:
-        """Bytes in memory; a value that lies whole, and one that is no array, has an empty layout."""
+        """Bytes in memory; a value that is replicated, and one that is no array, has an empty layout."""
         return float(self._in_memory(self.local(layout) if layout else self.shapes[value], self.items[value]))
 
     def plain(self, value: int, layout: Layout) -> float:

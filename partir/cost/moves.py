@@ -6,16 +6,16 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from partir.cost.bf16_operands import NARROW, is_sent_narrow
 from partir.cost.collectives import Choice, best
 from partir.cost.memory import Intervals, Sizes
-from partir.cost.narrow import NARROW, is_sent_narrow
-from partir.cost.standing import Places, Standing
 from partir.cost.targets import Layout as Wiring
 from partir.cost.targets import Link
 from partir.cost.timeline import Transfers
+from partir.cost.unfolding import Places, Unfolding
 from partir.dialect.kinds import MATRIX
 from partir.sharding.layout import Axes, Layout
-from partir.sharding.plan import Key, Plan, Reshard, Settlement
+from partir.sharding.plan import Key, Plan, Reduction, Reshard
 from partir.sharding.reshard import Step
 from partir.sharding.sums import float_name, item_bytes
 
@@ -25,7 +25,7 @@ ALONE_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class Move:
-    """One collective of one settlement or reshard of value `value`.
+    """One collective of one reduction or reshard of value `value`.
 
     `size` is M of `collectives.Algorithm`, in bytes of one device and one run; it runs `times` times in a step. It can start
     after kernel `after`, and kernel `before` waits for it. `owed` is what it belongs to.
@@ -40,7 +40,7 @@ class Move:
     value: int
     after: int
     before: int
-    owed: Settlement | Reshard
+    owed: Reduction | Reshard
 
     @property
     def seconds(self) -> float:
@@ -61,9 +61,9 @@ def least_bytes(kind: str, devices: int, size: float) -> float:
 
 @dataclass(eq=False)
 class Owed:
-    """The collectives of one settlement or reshard, `steps` of (step, devices, M, best algorithm), and where they happen."""
+    """The collectives of one reduction or reshard, `steps` of (step, devices, M, best algorithm), and where they happen."""
 
-    owed: Settlement | Reshard
+    owed: Reduction | Reshard
     steps: list[tuple[Step, int, float, Choice]]
     places: Places
     times: int
@@ -122,7 +122,7 @@ class Moves:
         return found
 
     def transfers(self, overlaps: tuple[str, ...]) -> Transfers:
-        """When they happen; those of one settlement or reshard follow each other and count as one."""
+        """When they happen; those of one reduction or reshard follow each other and count as one."""
         found = Transfers()
         for owed in self.owed:
             seconds, count = owed.seconds, len(owed.places.values)
@@ -134,26 +134,26 @@ class Moves:
         return found
 
 
-def moves_of(plan: Plan, standing: Standing, wiring: Wiring, sizes: Sizes) -> Moves:
+def moves_of(plan: Plan, unfolding: Unfolding, wiring: Wiring, sizes: Sizes) -> Moves:
     """What a plan owes, on the wires of a target."""
-    return _Mover(plan, standing, wiring, sizes).run()
+    return _Mover(plan, unfolding, wiring, sizes).run()
 
 
 class _Mover:
     """`sizes` and the plan speak of the planned program, places of the one it stands for."""
 
-    def __init__(self, plan: Plan, standing: Standing, wiring: Wiring, sizes: Sizes) -> None:
-        self.plan, self.wiring, self.sizes, self.standing = plan, wiring, sizes, standing
+    def __init__(self, plan: Plan, unfolding: Unfolding, wiring: Wiring, sizes: Sizes) -> None:
+        self.plan, self.wiring, self.sizes, self.unfolding = plan, wiring, sizes, unfolding
         self.planned = plan.assignment.structure.tables
-        self.narrows = standing.kernels.fusing.narrow_operands
+        self.narrows = unfolding.kernels.fusing.narrow_operands
         self.widens = bool(plan.assignment.summed_in or wiring.target.sums_as)
         self.found = Moves()
         self.links: dict[Axes, Link] = {}
         self.brought: dict[object, set[int]] = {}
 
     def run(self) -> Moves:
-        for settlement in self.plan.settlements.values():
-            self.settle(settlement)
+        for reduction in self.plan.reductions.values():
+            self.reduce(reduction)
         uses: dict[Key, list[tuple[int, int]]] = {}
         for use, key in self.plan.uses.items():
             uses.setdefault(key, []).append(use)
@@ -165,17 +165,17 @@ class _Mover:
     def send_together(self) -> None:
         """XLA makes one sum of all that wait for no other: together they take as long as one of all their bytes. For GPUs it
         scatters them only when the last is there."""
-        kinds = self.standing.kernels.fusing.joined
+        kinds = self.unfolding.kernels.fusing.joined
         groups: dict[tuple[object, ...], list[Owed]] = {}
         every, self.found.owed = self.found.owed, []
         for owed in every:
             step, devices, size, _ = owed.steps[0]
             kind = self.sent_as(step, devices)
             alone = kind == "reduce_scatter" and size > ALONE_BYTES
-            if len(owed.steps) > 1 or kind not in kinds or alone or not isinstance(owed.owed, Settlement):
+            if len(owed.steps) > 1 or kind not in kinds or alone or not isinstance(owed.owed, Reduction):
                 self.found.owed.append(owed)
                 continue
-            free, bound = self.standing.apart(owed.places)
+            free, bound = self.unfolding.apart(owed.places)
             if bound.values:
                 self.found.owed.append(replace(owed, places=bound))
             if free.values:
@@ -194,20 +194,20 @@ class _Mover:
                 if kind == "reduce_scatter" and owed.times == 1:
                     owed.places = replace(owed.places, after=[last] * len(owed.places.after))
 
-    def settle(self, settlement: Settlement) -> None:
-        """What a value was before is memory until it is settled, and where it would not have been stored, what it is after."""
-        value = settlement.value
-        places = self.standing.settled(value)
-        self.found.intervals.add(places.starts, places.stops, self.sizes.padded(value, settlement.after))
-        if settlement.before != settlement.after:
-            self.found.intervals.add(places.after, places.after, self.sizes.padded(value, settlement.before))
-        widest = max([self.widening(value, step) for step in settlement.steps], default=1.0) if self.widens else 1.0
+    def reduce(self, reduction: Reduction) -> None:
+        """What a value was before is memory until it is reduced, and where it would not have been stored, what it is after."""
+        value = reduction.value
+        places = self.unfolding.reduced(value)
+        self.found.intervals.add(places.starts, places.stops, self.sizes.padded(value, reduction.after))
+        if reduction.before != reduction.after:
+            self.found.intervals.add(places.after, places.after, self.sizes.padded(value, reduction.before))
+        widest = max([self.widening(value, step) for step in reduction.steps], default=1.0) if self.widens else 1.0
         if widest > 1:
-            self.found.intervals.add(places.after, places.after, self.sizes.padded(value, settlement.before) * widest)
-            self.found.copied += self.widened(value, settlement, widest) * len(places.values)
+            self.found.intervals.add(places.after, places.after, self.sizes.padded(value, reduction.before) * widest)
+            self.found.copied += self.widened(value, reduction, widest) * len(places.values)
         if places.interrupted:
-            self.interrupt(places, self.sizes.padded(value, settlement.after))
-        self.owe(settlement, value, settlement.before, settlement.steps, self.planned.region_of[value], places)
+            self.interrupt(places, self.sizes.padded(value, reduction.after))
+        self.owe(reduction, value, reduction.before, reduction.steps, self.planned.region_of[value], places)
 
     def interrupt(self, places: Places, size: float) -> None:
         """Kernels that are done in two, with the bytes that they write and read for that."""
@@ -219,11 +219,11 @@ class _Mover:
         """A value brought to another layout lives from its first use to its last. Two planned values may stand for one value of
         the program, for different readers of it: it is brought there once."""
         value = reshard.value
-        places = self.standing.read(value, reshard.region, uses)
+        places = self.unfolding.read(value, reshard.region, uses)
         brought = self.brought.setdefault(key[1:], set())
         twice = brought.intersection(places.values)
         if twice:
-            places = self.standing.read(value, reshard.region, uses, frozenset(twice))
+            places = self.unfolding.read(value, reshard.region, uses, frozenset(twice))
         if reshard.barrier:
             places = self.held(places, reshard)
         brought.update(places.values)
@@ -254,11 +254,11 @@ class _Mover:
     def anchors(self) -> dict[tuple[int, str], list[int]]:
         """By region and phase the kernels of contractions that read something gathered anew there, in order."""
         found: dict[tuple[int, str], set[int]] = {}
-        lists = self.standing.kernels.lists
+        lists = self.unfolding.kernels.lists
         for reshard in self.plan.reshards.values():
             if reshard.barrier and reshard.row >= 0 and self.planned.rows[reshard.row].op.name in MATRIX:
                 own = found.setdefault((reshard.region, reshard.phase), set())
-                own.update(lists.first[row] for row in self.standing.rows[reshard.row])
+                own.update(lists.first[row] for row in self.unfolding.rows[reshard.row])
         return {where: sorted(own) for where, own in found.items()}
 
     def widening(self, value: int, step: Step) -> float:
@@ -269,10 +269,10 @@ class _Mover:
         dtype = step.dtype or float_name(self.planned.values[value].type)
         return item_bytes(always.get(dtype, dtype)) / self.sizes.items[value] if dtype is not None else 1.0
 
-    def widened(self, value: int, settlement: Settlement, scale: float) -> float:
+    def widened(self, value: int, reduction: Reduction, scale: float) -> float:
         """The bytes that are written and read more in one step where a sum is made in a wider dtype: what makes the value
         writes it so, and what reads the sum; none of what fits into memory on the chip."""
-        sizes = [self.sizes.padded(value, layout) for layout in (settlement.before, settlement.after)]
+        sizes = [self.sizes.padded(value, layout) for layout in (reduction.before, reduction.after)]
         far = sum(size for size in sizes if size * scale > (self.wiring.target.on_chip_bytes or 0))
         return (scale - 1) * far * self.planned.times(self.planned.region_of[value])
 
@@ -283,7 +283,7 @@ class _Mover:
 
     def owe(
         self,
-        owed: Settlement | Reshard,
+        owed: Reduction | Reshard,
         value: int,
         layout: Layout,
         steps: tuple[Step, ...],

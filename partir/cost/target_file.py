@@ -11,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from partir.cost.targets import Target
-from partir.errors import TargetError, word
+from partir.errors import TargetError, error_text
 
 FORMAT = "partir-target"
 VERSION = 1
@@ -23,7 +23,7 @@ def save(target: Target, path: str | os.PathLike[str]) -> None:
     try:
         Path(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise TargetError(word(f"cannot write the target file {os.fspath(path)}", why=error.strerror or "")) from None
+        raise TargetError(error_text(f"cannot write the target file {os.fspath(path)}", why=error.strerror or "")) from None
 
 
 def load(path: str | os.PathLike[str]) -> Target:
@@ -36,14 +36,16 @@ def load(path: str | os.PathLike[str]) -> Target:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise TargetError(word(f"no target file {name}")) from None
+        raise TargetError(error_text(f"no target file {name}")) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise TargetError(word(f"cannot read the target file {name}", why=str(error))) from None
+        raise TargetError(error_text(f"cannot read the target file {name}", why=str(error))) from None
     try:
         record = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         where = f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise TargetError(word(f"the target file {name} is damaged", where=where, why=f"it is not JSON: {error}")) from None
+        raise TargetError(
+            error_text(f"the target file {name} is damaged", where=where, why=f"it is not JSON: {error}")
+        ) from None
     wrong: list[str] = []
     if not isinstance(record, dict) or record.get("format") != FORMAT:  # type: ignore[reportUnknownMemberType]
         wrong.append(f'it has no "format": "{FORMAT}"')
@@ -52,7 +54,7 @@ def load(path: str | os.PathLike[str]) -> Target:
     target: Any = None if wrong else _read(record.get("target"), Target, "target", wrong)  # type: ignore[reportUnknownMemberType]
     if wrong:
         hint = "a file that partir calibrate --out or partir.targets.save wrote"
-        raise TargetError(word(f"{name} is not a target file", why="; ".join(wrong), hint=hint))
+        raise TargetError(error_text(f"{name} is not a target file", why="; ".join(wrong), hint=hint))
     return target
 
 

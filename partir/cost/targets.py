@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Literal
 
-from partir.errors import TargetError, word
+from partir.errors import TargetError, error_text
 from partir.mesh import Mesh
 
 GIB = 1024**3
@@ -59,7 +59,7 @@ class Efficiency:
         if overhead != 0 and not is_positive(overhead):
             wrong.append(f"overhead_seconds is {overhead!r}, neither 0 nor a positive number")
         if wrong:
-            raise TargetError(word("this efficiency is no machine's", why="; ".join(wrong)))
+            raise TargetError(error_text("this efficiency is no machine's", why="; ".join(wrong)))
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Target:
         if self.platform not in ("tpu", "gpu", "cpu"):
             wrong.append(f'platform "{self.platform}" is none of tpu, gpu, cpu')
         if wrong:
-            raise TargetError(word(f"target {self.name!r} is no machine", why="; ".join(wrong)))
+            raise TargetError(error_text(f"target {self.name!r} is no machine", why="; ".join(wrong)))
 
     def numbers(self) -> Iterator[tuple[str, float]]:
         """Every number of the record by its name."""
@@ -283,7 +283,7 @@ _REGISTRY: dict[str, Target] = {}
 def register(target: Target) -> Target:
     """Make a target known by its name. Raises TargetError when another one has the name."""
     if _REGISTRY.get(target.name, target) != target:
-        raise TargetError(word(f"there is another target {target.name!r}", hint="another name"))
+        raise TargetError(error_text(f"there is another target {target.name!r}", hint="another name"))
     _REGISTRY[target.name] = target
     return target
 
@@ -306,7 +306,7 @@ def get(name: str | Target) -> Target:
     if name not in _REGISTRY:
         near = difflib.get_close_matches(str(name), known, n=1)
         hint = f"{near[0]}, or partir.targets.Target(...)" if near else "partir.targets.Target(...) for a machine of your own"
-        raise TargetError(word(f"no target {name!r}", why=f"there are {', '.join(known)}", hint=hint))
+        raise TargetError(error_text(f"no target {name!r}", why=f"there are {', '.join(known)}", hint=hint))
     return _REGISTRY[name]
 
 

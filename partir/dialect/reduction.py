@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from partir.dialect.constants import is_splat
 
-REDUCTIONS = {
+COMBINER_KINDS = {
     "stablehlo.add": "add",
     "stablehlo.multiply": "mul",
     "stablehlo.maximum": "max",
@@ -40,7 +40,7 @@ def combiner(op: Operation) -> Operation | None:
     body = list(block.ops)
     if len(body) != 2 or len(block.args) != 2 or set(body[0].operands) != set(block.args):
         return None
-    if tuple(body[1].operands) != tuple(body[0].results) or body[0].name not in REDUCTIONS:
+    if tuple(body[1].operands) != tuple(body[0].results) or body[0].name not in COMBINER_KINDS:
         return None
     return body[0]
 
@@ -48,7 +48,7 @@ def combiner(op: Operation) -> Operation | None:
 def body_kind(op: Operation) -> str | None:
     """The reduction kind ("add", "max", …) of an op whose region combines two scalars with one known op, else None."""
     found = combiner(op)
-    return REDUCTIONS[found.name] if found is not None else None
+    return COMBINER_KINDS[found.name] if found is not None else None
 
 
 def is_neutral(value: SSAValue, kind: str) -> bool:

@@ -23,7 +23,7 @@ from partir.dialect.literals import CONTENT, dense_from_text
 from partir.dialect.sdy import SDY
 from partir.dialect.spmd import SPMD
 from partir.dialect.stablehlo import QUANT, STABLEHLO
-from partir.errors import IRError, word
+from partir.errors import IRError, error_text
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ def verify(op: Operation) -> None:
     try:
         op.verify()
     except DiagnosticException as error:
-        raise IRError(word("the IR breaks a rule of its dialect", where=_offender(error), why=str(error))) from error
+        raise IRError(error_text("the IR breaks a rule of its dialect", where=_offender(error), why=str(error))) from error
 
 
 def to_text(op: Operation) -> str:
@@ -179,7 +179,7 @@ def _syntax_error(message: str, position: int, text: str, name: str) -> IRError:
     if len(shown) > 160:
         shown = shown[:157] + "..."
     why = message.splitlines()[0] if message else "the text ends too early"
-    return IRError(word(f"line {line} is not IR: {why}", where=f"{name}:{line}:{column}: {shown}"))
+    return IRError(error_text(f"line {line} is not IR: {why}", where=f"{name}:{line}:{column}: {shown}"))
 
 
 def _offender(error: DiagnosticException) -> str:

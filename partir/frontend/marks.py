@@ -15,7 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
-from partir.errors import ProgramError, word
+from partir.errors import ProgramError, error_text
 
 TAG = "partir.tag"
 CONSTRAIN = "partir.constrain"
@@ -39,7 +39,7 @@ def scope(name: str) -> contextlib.AbstractContextManager[Any]:
     It is a `jax.named_scope`; scopes made with that, and module names of Haiku, Flax and Equinox, count as well.
     """
     if not name or "/" in name:
-        raise ProgramError(word(f"not a scope name: {name!r}", why="a scope is one level: some characters, but no /"))
+        raise ProgramError(error_text(f"not a scope name: {name!r}", why="a scope is one level: some characters, but no /"))
     return jax.named_scope(name)
 
 
@@ -49,7 +49,7 @@ def tag(x: Any, name: str) -> Any:
     `x` may be any pytree of arrays; each leaf gets the name.
     """
     if not name or "/" in name or "#" in name:
-        raise ProgramError(word(f"not a tag: {name!r}", why="a tag is some characters, none of them / or #"))
+        raise ProgramError(error_text(f"not a tag: {name!r}", why="a tag is some characters, none of them / or #"))
     return jax.tree.map(lambda leaf: _tag_p.bind(leaf, name=name), x)
 
 
@@ -65,7 +65,7 @@ def constrain(x: Any, spec: PartitionSpec | Sequence[Any]) -> Any:
         rank = jax.numpy.ndim(leaf)
         if rank < len(axes):
             raise ProgramError(
-                word(
+                error_text(
                     f"cannot constrain a value of {rank} dims to {PartitionSpec(*spec)}",
                     why=f"the spec speaks of {len(axes)} dims",
                     hint="leave the last entries out",

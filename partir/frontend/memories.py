@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from partir.errors import ProgramError, word, word_all
+from partir.errors import ProgramError, error_text, error_texts
 from partir.frontend.foreign import equations
 
 _HERE = (os.path.dirname(jax.__file__), os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -50,7 +50,7 @@ def moves_of(jaxpr: Any, name: str) -> Moves:
     outputs = jaxpr.jaxpr.outvars
     kinds = _walk(jaxpr.jaxpr, [True] * len(outputs), name, problems)
     if problems:
-        raise ProgramError(word_all(problems))
+        raise ProgramError(error_texts(problems))
     found.results = {number: kind for number, kind in enumerate(kinds) if kind}
     for equation in told:
         for place in _places(equation):
@@ -124,7 +124,7 @@ def _inner(values: Any) -> Iterator[Any]:
 
 
 def _inside(name: str, equation: Any, variable: Any, kind: str) -> str:
-    return word(
+    return error_text(
         f"cannot keep a value in {kind} memory inside {name}",
         where=f"{equation.primitive.name}{_at(equation)}, {variable.aval.dtype}{list(variable.aval.shape)}",
         why="only arguments and results can be kept in host memory, and this is not the end of a result",
@@ -133,7 +133,7 @@ def _inside(name: str, equation: Any, variable: Any, kind: str) -> str:
 
 
 def _on_host(name: str, equation: Any, place: str) -> str:
-    return word(
+    return error_text(
         f"cannot compute on {place} inside {name}",
         where=f"{equation.primitive.name}{_at(equation)}",
         why="the program of each device is computed on that device",

@@ -39,7 +39,7 @@ from xdsl_jax.dialects.stablehlo.attributes import DotAlgorithmAttr, DotAttr
 from partir.dialect.constants import is_splat
 from partir.dialect.core import OriginAttr
 from partir.dialect.kinds import LAYOUT, is_pointwise
-from partir.dialect.reduction import REDUCTIONS, combiner, is_neutral, neutral_literal
+from partir.dialect.reduction import COMBINER_KINDS, combiner, is_neutral, neutral_literal
 from partir.dialect.sdy import OpShardingRuleAttr
 from partir.dialect.stablehlo import OPS
 from partir.frontend.rules import dot as dot_rule
@@ -106,11 +106,11 @@ def is_of_constants(value: SSAValue) -> bool:
 def init_last(op: Operation) -> list[Operation]:
     """A reduction from its neutral value, and the value it starts from combined with the result."""
     combine = combiner(op)
-    if len(op.operands) != 2 or combine is None or is_neutral(op.operands[1], REDUCTIONS[combine.name]):
+    if len(op.operands) != 2 or combine is None or is_neutral(op.operands[1], COMBINER_KINDS[combine.name]):
         return [op]
     result = op.results[0].type
     assert isinstance(result, TensorType)
-    literal = neutral_literal(TensorType(result.element_type, ()), REDUCTIONS[combine.name])
+    literal = neutral_literal(TensorType(result.element_type, ()), COMBINER_KINDS[combine.name])
     if literal is None:
         return [op]
     start = op.operands[1]

@@ -16,7 +16,7 @@ from partir.dialect.kinds import is_pointwise
 from partir.dialect.sdy import OpShardingRuleAttr
 from partir.dialect.stablehlo_attributes import ConvDimensionNumbersAttr
 
-Rule = Callable[[Operation], OpShardingRuleAttr | None]
+RuleBuilder = Callable[[Operation], OpShardingRuleAttr | None]
 
 
 def pointwise(op: Operation) -> OpShardingRuleAttr | None:
@@ -284,7 +284,7 @@ def _shape(type_: Attribute) -> tuple[int, ...]:
     return type_.get_shape() if isinstance(type_, TensorType) else ()
 
 
-OVERRIDES: Mapping[str, Rule] = {
+OVERRIDES: Mapping[str, RuleBuilder] = {
     "partir.tag": pointwise,
     "sdy.sharding_constraint": pointwise,
     "stablehlo.slice": aligned_slice,
@@ -299,7 +299,7 @@ OVERRIDES: Mapping[str, Rule] = {
 """By op name: rules that go before Shardy's where they apply."""
 
 
-STANDARD: Mapping[str, Rule] = {
+STANDARD: Mapping[str, RuleBuilder] = {
     "stablehlo.broadcast_in_dim": broadcast,
     "stablehlo.dot_general": dot,
     "stablehlo.reduce": reduce,

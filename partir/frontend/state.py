@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partir.errors import ProgramError, word
+from partir.errors import ProgramError, error_text
 from partir.frontend.flow import Flow, repeats_rows
 from partir.frontend.signature import Arguments, paths_of
 from partir.program import Path, matches, no_match
@@ -75,7 +75,7 @@ def stated(state: State, arguments: Arguments, roots: Sequence[Path], out: Any, 
             else:
                 chosen = _result(group, wanted, results)
             if chosen is not None and chosen not in free:
-                raise ProgramError(word(f"two arguments cannot both be handed on as {chosen.name}", where=group.name))
+                raise ProgramError(error_text(f"two arguments cannot both be handed on as {chosen.name}", where=group.name))
             if chosen is not None:
                 pairs += group.pairs(chosen)
                 free = [g for g in free if g is not chosen]
@@ -88,7 +88,7 @@ _ANY: Any = object()
 def _named(key: str | int, arguments: Arguments, roots: Sequence[Path]) -> list[_Group]:
     """The leaves that one entry of `state=` names, by argument."""
     if isinstance(key, int) and not -len(roots) <= key < len(roots):
-        raise ProgramError(word(f"state={key} names no argument", why=f"there are {len(roots)} positional arguments"))
+        raise ProgramError(error_text(f"state={key} names no argument", why=f"there are {len(roots)} positional arguments"))
     root = roots[key] if isinstance(key, int) else ()
     groups: list[_Group] = []
     for whole in _argument_groups(arguments, roots):
@@ -107,7 +107,7 @@ def _result(group: _Group, number: Any, results: Sequence[_Group]) -> _Group:
     """The result that a mapping names. Raises ProgramError where it is not there or cannot be the argument's next value."""
     if not isinstance(number, int) or not 0 <= number < len(results):
         raise ProgramError(
-            word(f"state={{{group.name!r}: {number!r}}} names no result", why=f"there are {len(results)}, counted from 0")
+            error_text(f"state={{{group.name!r}: {number!r}}} names no result", why=f"there are {len(results)}, counted from 0")
         )
     found = results[number]
     if not group.pairs(found):
@@ -115,7 +115,7 @@ def _result(group: _Group, number: Any, results: Sequence[_Group]) -> _Group:
         path, shape, dtype = next(own for own in group.below if own not in found.below)
         other = there.get(path)
         raise ProgramError(
-            word(
+            error_text(
                 f"{group.name} cannot be handed on as result {number}",
                 where="/".join((group.name, *path)),
                 why=f"it is {dtype}{list(shape)}, "

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
-from partir.errors import PartirError, ProgramError, word
+from partir.errors import PartirError, ProgramError, error_text
 from partir.frontend import signature as signature_
 from partir.frontend.bridge import bridge
 from partir.frontend.flow import Flow
@@ -193,7 +193,7 @@ def _refuse_ordered(fun: Callable[..., Any], traced: Any) -> None:
     ordered = [effect for effect in ordered if "nordered" not in str(effect) and "Unordered" not in type(effect).__name__]
     if ordered:
         raise ProgramError(
-            word(
+            error_text(
                 f"cannot partition {name_of(fun)}: it has ordered effects",
                 where=", ".join(sorted({str(effect) for effect in ordered})),
                 why="an ordered effect runs its host calls in one sequence, which devices in parallel do not have",
@@ -204,7 +204,7 @@ def _refuse_ordered(fun: Callable[..., Any], traced: Any) -> None:
 
 def _refused(fun: Callable[..., Any], error: Exception) -> str:
     first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return word(
+    return error_text(
         f"cannot import {name_of(fun)}: jax.jit refuses it",
         why=f"{type(error).__name__}: {first}",
         hint="make jax.jit(f).lower(...) work first; the full error of JAX is above",

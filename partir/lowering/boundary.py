@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, Block, Region
 from partir.dialect.constants import dtype_of
 from partir.dialect.core import ActionAttr, ActionsAttr
 from partir.dialect.sdy import MeshAttr, MeshOp, MeshShape, TensorShardingAttr
-from partir.errors import IRError, StrategyError, word
+from partir.errors import IRError, StrategyError, error_text
 from partir.mesh import Mesh
 from partir.program import Leaf, Path, Role, Signature
 from partir.sharding.actions import Action, Replicate, from_json, to_json
@@ -50,7 +50,7 @@ def mesh_of(module: ModuleOp) -> Mesh:
     found = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
     if len(found) != 1:
         raise IRError(
-            word(
+            error_text(
                 f"the module has {len(found)} meshes" if found else "the module has no mesh",
                 why="it takes one to know how many devices an axis has",
                 hint='sdy.mesh @mesh = <["data"=4]> in the text, or the pass partir-mesh{axes="data=4"} first',
@@ -59,7 +59,7 @@ def mesh_of(module: ModuleOp) -> Mesh:
     attr = found[0].mesh
     if attr.device_ids:
         raise IRError(
-            word(
+            error_text(
                 f"mesh @{found[0].sym_name.data} has device_ids",
                 why="partir numbers devices along the axes, last axis innermost",
             )
@@ -72,9 +72,9 @@ def main_of(module: ModuleOp) -> FuncOp:
     for op in module.body.block.ops:
         if isinstance(op, FuncOp) and op.sym_name.data == "main":
             if len(op.body.blocks) != 1 or not isinstance(op.body.blocks[0].last_op, ReturnOp):
-                raise IRError(word("@main is not one block that ends with func.return"))
+                raise IRError(error_text("@main is not one block that ends with func.return"))
             return op
-    raise IRError(word("the module has no function @main"))
+    raise IRError(error_text("the module has no function @main"))
 
 
 def module_of(
@@ -116,7 +116,7 @@ def names(signature: Signature) -> tuple[list[Attributes], list[Attributes]]:
 
 
 def shardings(plan: Plan) -> tuple[list[Attributes], list[Attributes]]:
-    """How a plan lays arguments and results; `replicated` are the axes an argument is kept whole on by `Replicate`."""
+    """How a plan lays arguments and results; `replicated` are the axes an argument is kept replicated over by `Replicate`."""
     assignment = plan.assignment
     pinned: dict[int, set[str]] = {}
     for action in assignment.actions:
@@ -183,7 +183,7 @@ def signature_of(main: FuncOp) -> Signature:
             number_of = argument.value.data
             if not 0 <= number_of < len(arguments) or arguments[number_of].shape != results[-1].shape:
                 raise IRError(
-                    word(
+                    error_text(
                         f"result {number} is paired with argument {number_of}",
                         why=f"there are {len(arguments)} arguments, and the two need one shape",
                     )
@@ -203,7 +203,7 @@ def actions_of(module: ModuleOp) -> tuple[Action, ...] | None:
     if attr is None:
         return None
     if not isinstance(attr, ActionsAttr):
-        raise IRError(word(f"{ActionsAttr.KEY} holds no actions", where=str(attr), hint=f"#{ActionsAttr.name}<...>"))
+        raise IRError(error_text(f"{ActionsAttr.KEY} holds no actions", where=str(attr), hint=f"#{ActionsAttr.name}<...>"))
     try:
         return tuple(from_json({**action.fields, "kind": action.kind.data}) for action in attr.actions)
     except StrategyError as error:
@@ -225,13 +225,13 @@ def axes_read(entry: Attributes, mesh: Mesh, where: str, key: str = SHARDING) ->
     if attr is None:
         return None, ()
     if not isinstance(attr, TensorShardingAttr):
-        raise IRError(word(f"{key} of {where} is no sharding", where=str(attr)))
+        raise IRError(error_text(f"{key} of {where} is no sharding", where=str(attr)))
     if isinstance(attr.mesh, MeshShape) and attr.mesh.axes != mesh.axes:
-        raise IRError(word(f"{where} is sharded over another mesh than the module's", where=str(attr)))
+        raise IRError(error_text(f"{where} is sharded over another mesh than the module's", where=str(attr)))
     refs = [ref for dim in attr.dims for ref in dim.axes] + list(attr.replicated)
     if attr.unreduced or any(ref.is_part for ref in refs):
         raise IRError(
-            word(f"cannot read the sharding of {where}", where=str(attr), why="it has unreduced axes or parts of axes")
+            error_text(f"cannot read the sharding of {where}", where=str(attr), why="it has unreduced axes or parts of axes")
         )
     for ref in refs:
         mesh.check(ref.name)
@@ -249,7 +249,7 @@ def _read_path(entry: Attributes) -> Path:
 def _role(text: str) -> Role:
     if text == "state" or text == "constant" or text == "input":
         return text
-    raise IRError(word(f'an argument has the role "{text}"', why="roles are state, input and constant"))
+    raise IRError(error_text(f'an argument has the role "{text}"', why="roles are state, input and constant"))
 
 
 def _dtype(type_: Attribute) -> str:

@@ -9,34 +9,34 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from partir.dialect.text import to_text
-from partir.errors import IRError, word
+from partir.errors import IRError, error_text
 from partir.lowering import boundary
+from partir.lowering.erase_loops import Erased, where_of
 from partir.lowering.materialise import PROPERTIES, LoopWriter, captured_by
 from partir.lowering.nest import Nest, Nests
-from partir.lowering.strip import Stripped, where_of
 from partir.sharding.plan import Plan, RowPlan
 
-ANEW = "partir-strip takes away what was decided; the passes that decide (partir-tile, ...) write actions and loops alike"
+ANEW = "partir-erase-loops takes away what was decided; the passes that decide (partir-tile, ...) write actions and loops alike"
 
 Types = tuple[Attribute, ...]
 Entry = tuple[Operation, list[int | None], list[Attribute], list[Types]]
 """An op, the numbers of its operands, the types of its results, and of the arguments of each block in it."""
 
 
-def check_same(main: FuncOp, stripped: Stripped, plan: Plan) -> None:
+def check_same(main: FuncOp, erased: Erased, plan: Plan) -> None:
     """Raise IRError, with both ops, where the loops or the shardings of a module are not those that `plan` makes.
 
     Sharding rules, and the shardings of arguments and results, need not be said at all.
     """
-    _check_loops(stripped, plan)
+    _check_loops(erased, plan)
     _check_shardings(main, plan)
 
 
-def _check_loops(stripped: Stripped, plan: Plan) -> None:
+def _check_loops(erased: Erased, plan: Plan) -> None:
     """Compare the loops of each op. What stands in none is in the module as it is in the program."""
     patterns = _Patterns(plan)
-    text_of = {new: old for old, new in stripped.values.items()}
-    left = dict(stripped.loops)
+    text_of = {new: old for old, new in erased.values.items()}
+    left = dict(erased.loops)
     for position, row in enumerate(plan.assignment.structure.tables.rows):
         nest, loop = patterns.nests.of(position, row), left.pop(row.op, None)
         if loop is None:
@@ -118,7 +118,7 @@ def _differ(at: Operation, text: Operation | None, made: Operation | None, why: 
     """The error for the first ops that differ; `at` is the outermost loop."""
     what = "the loops are not those that the module's actions make"
     return IRError(
-        word(
+        error_text(
             f"{what}: {why}" if why else what,
             where=where_of(at),
             why=f"the text has      {_line(text)}\n{'':10}the actions make  {_line(made)}",
@@ -147,7 +147,7 @@ def _check_shardings(main: FuncOp, plan: Plan) -> None:
             own, expected = (boundary.axes_read(entry, mesh, leaf.name) for entry in (said, by_actions))
             if boundary.SHARDING in said and own != expected:
                 raise IRError(
-                    word(
+                    error_text(
                         f"{what} {leaf.name} is not sharded as the module's actions make it",
                         where=f"the text has {said[boundary.SHARDING]}",
                         why=f"the actions make {by_actions[boundary.SHARDING]}",

@@ -366,7 +366,7 @@ def _on_one_device(writer: Writer, op: Operation, operands: Sequence[SSAValue], 
     it returned.
 
     before   %r = custom_call @callback(%x)
-    after    %r = case (coordinate == 0) { return zeros } { return custom_call @callback(%x) }   : pending over all axes
+    after    %r = case (coordinate == 0) { return zeros } { return custom_call @callback(%x) }   : unreduced over all axes
     """
     first = writer.compare(ComparisonDirection.EQ, where.coordinate(ALL_AXES), writer.number(0, TensorType(i32, ())))
     branch = writer.convert(first, i32)

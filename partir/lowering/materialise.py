@@ -1,7 +1,7 @@
 """Plan to Core IR: StableHLO plus loops over mesh axes, with the meaning of the program it came from.
 
 There is one rewrite: tile this op along this factor over this axis (see `nest`). Values in a Core program are whole, so there
-are no reshards and no pending sums in it: those are what a plan owes, and `to_spmd` writes.
+are no reshards and no unreduced sums in it: those are what a plan owes, and `to_spmd` writes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Materialiser:
         program = self.tables.program
         self.copier = Copier(program.signature, program.body.args)
         self.nests = Nests(plan)
-        self.rows = {row.op: p for p, row in enumerate(self.tables.rows) if row.kind in ("claim", "follow")}
+        self.rows = {row.op: p for p, row in enumerate(self.tables.rows) if row.kind in ("claim", "pass_through")}
         self.loops = LoopWriter(plan)
 
     def run(self) -> Block:

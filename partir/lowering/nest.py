@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 IDENTITIES = frozenset({"sdy.sharding_constraint", "partir.tag"})
 """Ops that say something about a value and compute nothing: never in a loop."""
 
-Cut = tuple[str, int]
+AxisFactor = tuple[str, int]
 """An axis, and the sub-factor (of the row) it cuts."""
 
 
@@ -54,7 +54,7 @@ class Level:
 class Nest:
     """The loops around one op, outermost first; `inner` are the shapes of the op's own results."""
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[AxisFactor, ...]
     levels: tuple[Level, ...]
     inner: tuple[Shape, ...]
 
@@ -62,8 +62,8 @@ class Nest:
 class Nests:
     """The nest of each row of a plan; rows that are cut alike share one.
 
-    An op stands in the loops it has claimed - also where the plan has it give up a claim, to pass a pending sum on: values in
-    Core IR are whole, and nothing is pending. An op that follows lies as its operand does, loops in the order of its factors.
+    An op stands in the loops it has claimed - also where the plan has it give up a claim, to pass an unreduced sum on:
+    values in Core IR are global, and none is unreduced. A pass-through op has its operand's loops, in the order of its factors.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -78,7 +78,7 @@ class Nests:
         """The loops around a row; None where it stands in none."""
         if row.op.name in IDENTITIES or row.kind in ("carry", "predicate"):
             return None
-        if row.kind == "follow":
+        if row.kind == "pass_through":
             own = self.plan.rows[position].factor_axes
             cuts = tuple((axis, factor) for factor, axes in enumerate(own) for axis in axes)
         else:
@@ -94,9 +94,9 @@ class Nests:
             found = self._memo[key] = nest_of(shape, cuts, self.by_axis, operands, results)
         return found
 
-    def _claimed(self) -> dict[int, tuple[Cut, ...]]:
+    def _claimed(self) -> dict[int, tuple[AxisFactor, ...]]:
         """By row, the sub-factors that have an axis."""
-        found: dict[int, tuple[Cut, ...]] = {}
+        found: dict[int, tuple[AxisFactor, ...]] = {}
         for axis in self.assignment.mesh.names:
             winners = self.assignment.winners[axis]
             for row in (winners >= 0).nonzero()[0].tolist():
@@ -104,7 +104,7 @@ class Nests:
                 found[row] = (*found.get(row, ()), (axis, factor))
         return found
 
-    def _in_order(self, position: int, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    def _in_order(self, position: int, cuts: tuple[AxisFactor, ...]) -> tuple[AxisFactor, ...]:
         """Cuts by the time of their claim, the earliest first."""
         if len(cuts) < 2:
             return cuts
@@ -114,7 +114,7 @@ class Nests:
 
 
 def nest_of(
-    shape: OpShape, cuts: Sequence[Cut], sizes: dict[str, int], operands: Sequence[Shape], results: Sequence[Shape]
+    shape: OpShape, cuts: Sequence[AxisFactor], sizes: dict[str, int], operands: Sequence[Shape], results: Sequence[Shape]
 ) -> Nest:
     """The loops that cut an op of these (global) operand and result shapes, one after the other."""
     extents = list(shape.sizes)

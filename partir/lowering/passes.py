@@ -14,11 +14,11 @@ from xdsl.passes import ModulePass
 
 from partir.dialect.core import ActionsAttr, LoopOp
 from partir.dialect.sdy import MeshOp
-from partir.errors import IRError, MeshError, NoEffectError, TilingError, word
+from partir.errors import IRError, MeshError, NoEffectError, TilingError, error_text
 from partir.lowering import boundary
+from partir.lowering.erase_loops import erase_loops
 from partir.lowering.materialise import materialise
 from partir.lowering.read_core import read_core
-from partir.lowering.strip import strip
 from partir.lowering.to_spmd import to_spmd
 from partir.lowering.unroll import unroll
 from partir.mesh import Mesh
@@ -42,9 +42,13 @@ class MeshPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         mesh = _mesh(self.axes)
         if any(isinstance(inner, LoopOp) for inner in op.walk()):
-            raise IRError(word("the module has loops over its mesh already", hint="partir-strip before partir-mesh"))
+            raise IRError(
+                error_text("the module has loops over its mesh already", hint="partir-erase-loops before partir-mesh")
+            )
         if boundary.actions_of(op):
-            raise IRError(word("the module has actions on its mesh already", hint="partir-strip before partir-mesh"))
+            raise IRError(
+                error_text("the module has actions on its mesh already", hint="partir-erase-loops before partir-mesh")
+            )
         op.attributes.pop(ActionsAttr.KEY, None)
         block = op.body.block
         for old in [old for old in block.ops if isinstance(old, MeshOp)]:
@@ -76,7 +80,7 @@ class TilePass(ModulePass):
 
 @dataclass(frozen=True)
 class ReplicatePass(ModulePass):
-    """Keep an argument whole on an axis, against what comes later: `partir-replicate{value="params/w" axis=data}`."""
+    """Keep an argument replicated over an axis, against what comes later: `partir-replicate{value="params/w" axis=data}`."""
 
     name = "partir-replicate"
 
@@ -167,21 +171,21 @@ class ToSpmdPass(ModulePass):
 
 
 @dataclass(frozen=True)
-class StripPass(ModulePass):
+class EraseLoopsPass(ModulePass):
     """Take away loops, actions and shardings; names and sharding rules are made explicit.
 
     before   %y = loop "data"=4 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
     after    %y = tanh %x
     """
 
-    name = "partir-strip"
+    name = "partir-erase-loops"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         meshes = [inner.clone() for inner in op.body.block.ops if isinstance(inner, MeshOp)]
-        stripped = strip(op).program.module
+        erased = erase_loops(op).program.module
         for mesh in meshes:
-            stripped.body.block.insert_op_before(mesh, boundary.main_of(stripped))
-        _replace(op, stripped)
+            erased.body.block.insert_op_before(mesh, boundary.main_of(erased))
+        _replace(op, erased)
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,7 @@ def _act(module: ModuleOp, action: Action) -> None:
     new = [str(item) for item in after.claims.undivided if item not in before.claims.undivided]
     if new:
         hint = "another dim, another axis, or a size that divides"
-        raise TilingError(word(f"cannot do {action}", why="; ".join(new), hint=hint))
+        raise TilingError(error_text(f"cannot do {action}", why="; ".join(new), hint=hint))
     if isinstance(action, Replicate):
         argument = after.structure.addresses.find(action.value)
         idle = argument < len(after.argument_axes) and any(action.axis in axes for axes in after.argument_axes[argument])
@@ -209,7 +213,7 @@ def _act(module: ModuleOp, action: Action) -> None:
         idle = after.same_effect(before)
     if idle:
         raise NoEffectError(
-            word(
+            error_text(
                 f"{action} changes nothing",
                 why="what it speaks of is decided already, or not yet",
                 hint="what holds a tile off (replicate) goes before it, what changes one (cut, prefer) after it",
@@ -235,6 +239,6 @@ def _mesh(text: str) -> Mesh:
     for entry in text.split(","):
         name, _, size = entry.partition("=")
         if not name.strip() or not size.strip().isdigit():
-            raise MeshError(word(f'not a mesh: "{text}"', where=f'"{entry}"', hint="axes with sizes: data=4,model=2"))
+            raise MeshError(error_text(f'not a mesh: "{text}"', where=f'"{entry}"', hint="axes with sizes: data=4,model=2"))
         axes.append((name.strip(), int(size)))
     return Mesh(axes)

@@ -10,10 +10,10 @@ from xdsl.dialects.func import FuncOp
 
 from partir.collector import paused
 from partir.dialect.core import ActionsAttr, LoopOp
-from partir.errors import IRError, word
+from partir.errors import IRError, error_text
 from partir.lowering import boundary
 from partir.lowering.compare import check_same
-from partir.lowering.strip import strip, where_of
+from partir.lowering.erase_loops import erase_loops, where_of
 from partir.mesh import Mesh
 from partir.program import Leaf
 from partir.sharding import plan as plan_
@@ -34,8 +34,8 @@ def read_core(module: ModuleOp) -> Assignment:
     actions = boundary.actions_of(module)
     if actions is None:
         _check_free_of_loops(module)
-    stripped = strip(module)
-    structure = Structure.of(stripped.program)
+    erased = erase_loops(module)
+    structure = Structure.of(erased.program)
     if actions is None:
         return _undecided(structure, main, mesh)
     leaves = structure.program.signature.results
@@ -43,7 +43,7 @@ def read_core(module: ModuleOp) -> Assignment:
     said = [boundary.fixed_read(entry, mesh, leaf.name) for entry, leaf in zip(entries, leaves, strict=True)]
     fixed = [_checked(result, axes, leaves[result], mesh) for result, axes in enumerate(said) if axes is not None]
     assignment = Assignment(structure, mesh, outputs=tuple(fixed)).apply(*actions)
-    check_same(main, stripped, plan_.make(assignment))
+    check_same(main, erased, plan_.make(assignment))
     return assignment
 
 
@@ -51,12 +51,12 @@ def _check_free_of_loops(module: ModuleOp) -> None:
     loop = next((op for op in module.walk() if isinstance(op, LoopOp)), None)
     if loop is not None:
         raise IRError(
-            word(
+            error_text(
                 "the module has loops, but not the actions that make them",
                 where=where_of(loop),
                 why=f"loops do not say who decided what: {ActionsAttr.KEY} on the module does",
                 hint="write it with `partir show --ir core`, or with the passes that decide (partir-tile, ...), on a module "
-                "without loops (partir-strip)",
+                "without loops (partir-erase-loops)",
             )
         )
 
@@ -81,7 +81,7 @@ def _undecided(structure: Structure, main: FuncOp, mesh: Mesh) -> Assignment:
 def _shardings(
     attrs: ArrayAttr[DictionaryAttr] | None, leaves: Sequence[Leaf], mesh: Mesh
 ) -> list[tuple[list[Axes] | None, Axes]]:
-    """What the attributes of arguments or results say of each: the axes of its dims, and those it is whole on."""
+    """What the attributes of arguments or results say of each: the axes of its dims, and those it is replicated over."""
     entries = boundary.entries(attrs, len(leaves))
     return [boundary.axes_read(entry, mesh, leaf.name) for entry, leaf in zip(entries, leaves, strict=True)]
 
@@ -93,7 +93,7 @@ def _checked(result: int, axes: Sequence[Axes | None], leaf: Leaf, mesh: Mesh) -
         if own and size % mesh.size_of(*own):
             problem = problem or f"{size} does not divide by the {mesh.size_of(*own)} devices of {', '.join(own)}"
     if problem:
-        raise IRError(word(f"result {result} cannot be sharded as it says", where=repr(leaf), why=problem))
+        raise IRError(error_text(f"result {result} cannot be sharded as it says", where=repr(leaf), why=problem))
     return result, tuple(axes)
 
 

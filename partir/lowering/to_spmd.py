@@ -1,4 +1,4 @@
-"""Plan to SPMD: write each op on its slices, each reshard and settlement where the plan put it, and nothing else."""
+"""Plan to SPMD: write each op on its slices, each reshard and reduction where the plan put it, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from partir.dialect.spmd import (
     ReduceScatterOp,
 )
 from partir.dialect.stablehlo import OPS
-from partir.lowering.free import Remaker
+from partir.lowering.anchors import small_anchor
 from partir.lowering.localise import Coordinates, attributes_of, localise, mask
-from partir.lowering.ties import small_tie
+from partir.lowering.remake import Remaker
 from partir.lowering.writer import Writer, uncollected
-from partir.sharding.layout import Axes, Layout, local_shape, spec_of, whole
+from partir.sharding.layout import Axes, Layout, local_shape, replicated, spec_of
 from partir.sharding.plan import Plan, Reshard
 from partir.sharding.reshard import Place, Step, between
 from partir.sharding.rule import shape_of
@@ -68,7 +68,7 @@ class _Lowering:
         self.instead: dict[tuple[int, int], SSAValue] = {}
         self.coordinates: dict[Axes, SSAValue] = {}
         self.where = Coordinates(self.coordinate, self.by_axis)
-        self.released: dict[int, SSAValue] = {}
+        self.anchored_values: dict[int, SSAValue] = {}
         self.ahead = self.gathered_ahead()
 
     def run(self) -> ModuleOp:
@@ -127,8 +127,8 @@ class _Lowering:
         self.writer.block.add_op(made)
         for position, result in zip(control.carries, made.results, strict=True):
             value = self.tables.rows[position].results[-1]
-            settlement = self.plan.settlements.get(value)
-            self.current[value] = self.collectives(result, settlement.steps) if settlement is not None else result
+            reduction = self.plan.reductions.get(value)
+            self.current[value] = self.collectives(result, reduction.steps) if reduction is not None else result
 
     def region(self, control: Control, number: int) -> Region:
         """One region of a control, written into a block of its own; what was made outside stays usable, and no more."""
@@ -185,9 +185,9 @@ class _Lowering:
             captured = self.captured(position, row) if row.op.regions else {}
             results = localise(self.writer, row.op, operands, row_plan.operands, shapes, self.where, captured)
         for value, result in zip(row.results, results, strict=True):
-            settlement = self.plan.settlements.get(value)
-            if settlement is not None:
-                result = self.collectives(result, settlement.steps)
+            reduction = self.plan.reductions.get(value)
+            if reduction is not None:
+                result = self.collectives(result, reduction.steps)
             self.current[value] = result
 
     def captured(self, position: int, row: OpRow) -> dict[SSAValue, SSAValue]:
@@ -200,15 +200,15 @@ class _Lowering:
                     if index is None or value in found:
                         continue
                     view = self.tables.view_of(value)
-                    layout = whole(shape_of(value.type))
+                    layout = replicated(shape_of(value.type))
                     slot = -1 if view is None else -1 - view.source
                     found[value] = self.operand(position, slot, view, value, layout)
         return found
 
     def operand(self, position: int, slot: int, view: View | None, value: SSAValue, layout: Layout) -> SSAValue:
-        """The local tensor an op reads: made again where it is free, brought where it is owed, looked at through views."""
+        """The local tensor an op reads: made again if constant-like, resharded where the plan says so, seen through views."""
         if view is None:
-            return self.remaker.free(value, layout)
+            return self.remaker.constant_like(value, layout)
         source = self.instead.get((position, view.source))
         key = self.plan.uses.get((position, slot))
         if key is not None:
@@ -228,7 +228,7 @@ class _Lowering:
         if found is None:
             value = self.current[reshard.value]
             if reshard.barrier and row is not None:
-                value = self.release(reshard, position, row)
+                value = self.anchor(reshard, position, row)
             found = self.moved[id(reshard)] = self.collectives(value, reshard.steps)
         return found
 
@@ -250,7 +250,7 @@ class _Lowering:
                     last = position
         return ahead
 
-    def release(self, reshard: Reshard, position: int, row: OpRow) -> SSAValue:
+    def anchor(self, reshard: Reshard, position: int, row: OpRow) -> SSAValue:
         """Tie a gather to the phase that reads it: XLA would merge it with the same gather of another phase, and keep the
         gathered tensor alive in between. It may start as soon as the contraction before it that has such a gather can run, so
         that it moves while that one computes; the first of a phase when its own row can.
@@ -258,21 +258,21 @@ class _Lowering:
         before   %g = all_gather %w                                       (in forward and in backward)
         after    %s, %dy' = barrier %w, %dy ; %g = all_gather %s          (in backward; an op before its reader reads %dy')
         """
-        due = [] if id(reshard) in self.released else [reshard]
+        due = [] if id(reshard) in self.anchored_values else [reshard]
         due += [other for other in self.ahead.pop(position, ()) if other.value in self.current and other is not reshard]
         if due:
-            self.released.update(zip(map(id, due), self.tied(due, position, row), strict=True))
-        return self.released[id(reshard)]
+            self.anchored_values.update(zip(map(id, due), self.anchored(due, position, row), strict=True))
+        return self.anchored_values[id(reshard)]
 
-    def tied(self, due: Sequence[Reshard], position: int, row: OpRow) -> Sequence[SSAValue]:
+    def anchored(self, due: Sequence[Reshard], position: int, row: OpRow) -> Sequence[SSAValue]:
         """Values to be gathered, held back until the row can run. Where what it reads would not be stored but for the barrier,
-        a small value that this is computed from is tied, where it is made."""
+        a small value that this is computed from is anchored, where it is made."""
         values = [self.current[reshard.value] for reshard in due]
         for view in row.operands:
             if view is None or self.tables.of_state_alone[view.source]:
                 continue
-            small = small_tie(self.tables, [reshard.value for reshard in due], view.source, position)
-            early = self.tied_early(values, small) if small is not None else None
+            small = small_anchor(self.tables, [reshard.value for reshard in due], view.source, position)
+            early = self.anchored_early(values, small) if small is not None else None
             if early is not None:
                 return early
             other = self.instead.get((position, view.source), self.current[view.source])
@@ -284,7 +284,7 @@ class _Lowering:
         self.writer.add(barrier)
         return barrier.results
 
-    def tied_early(self, values: Sequence[SSAValue], small: int) -> Sequence[SSAValue] | None:
+    def anchored_early(self, values: Sequence[SSAValue], small: int) -> Sequence[SSAValue] | None:
         """Values that wait for another one (of this block), which all others read after the barrier; None where they are not
         there yet when the other one is."""
         made = self.current[small]
@@ -294,12 +294,12 @@ class _Lowering:
         here = [value.owner for value in values if isinstance(value.owner, Operation) and value.owner.parent is block]
         if not all(owner.is_before_in_block(producer) for owner in here):
             return None
-        tied = BarrierOp(*values, made)
+        anchored = BarrierOp(*values, made)
         if self.writer.origin is not None:
-            tied.attributes[OriginAttr.KEY] = self.writer.origin
-        block.insert_op_after(tied, producer)
-        made.replace_uses_with_if(tied.results[-1], lambda use: use.operation is not tied)
-        *held, self.current[small] = tied.results
+            anchored.attributes[OriginAttr.KEY] = self.writer.origin
+        block.insert_op_after(anchored, producer)
+        made.replace_uses_with_if(anchored.results[-1], lambda use: use.operation is not anchored)
+        *held, self.current[small] = anchored.results
         return held
 
     def result(self, result: int, view: View | None) -> SSAValue:

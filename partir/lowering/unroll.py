@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from partir.dialect.core import SCALAR_I32, CoordinateOp, Kind, LoopOp, PartAttr, ReduceAttr, SliceOp, TagOp, TileAttr
 from partir.dialect.sdy import MeshOp, OpShardingRuleAttr, ShardingConstraintOp
-from partir.errors import IRError, word
+from partir.errors import IRError, error_text
 from partir.lowering import boundary
 from partir.lowering.writer import Writer
 from partir.sharding.rule import shape_of
@@ -80,7 +80,7 @@ class _Unroller:
             values[op.results[0]] = values[op.operands[0]]
         elif op.name.startswith("spmd."):
             raise IRError(
-                word(
+                error_text(
                     f"cannot run {op.name} on one device",
                     why="the module is a program for one device of a mesh, not Core IR",
                 )

@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 from partir.dialect.sdy import MeshOp
 from partir.dialect.spmd import AllSliceOp, CollectiveOp, CoordinateOp
 from partir.dialect.text import verify
-from partir.errors import IRError, word
+from partir.errors import IRError, error_text
 from partir.lowering.to_spmd import TRIPS
 from partir.sharding.plan import COLLECTIVES
 
@@ -41,14 +41,14 @@ def verify_spmd(module: ModuleOp) -> None:
     verify(module)
     mesh = next((op for op in module.body.block.ops if isinstance(op, MeshOp)), None)
     if mesh is None:
-        raise IRError(word("an SPMD module has no sdy.mesh"))
+        raise IRError(error_text("an SPMD module has no sdy.mesh"))
     sizes = dict(mesh.mesh.axes)
     for op in module.walk():
         if isinstance(op, CollectiveOp | CoordinateOp):
             for name, size in op.axes.data:
                 if sizes.get(name) != size:
                     raise IRError(
-                        word(
+                        error_text(
                             f'{op.name} over "{name}"={size}',
                             where=str(op.axes),
                             why=f"the mesh is {mesh.mesh.mesh!r}",

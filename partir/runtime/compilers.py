@@ -23,7 +23,7 @@ from typing import Any
 
 from partir.cost import targets
 from partir.cost.targets import Target
-from partir.errors import CompilerError, MemoryLimitError, MeshError, word
+from partir.errors import CompilerError, MemoryLimitError, MeshError, error_text
 from partir.mesh import Mesh
 from partir.program import Leaf, Program
 from partir.runtime.emit import Local
@@ -102,7 +102,7 @@ class Topology:
         """Raise MeshError unless the mesh has as many devices; CompilerError, saying what to install, without the compiler."""
         if mesh.size != self.devices:
             raise MeshError(
-                word(
+                error_text(
                     f"the mesh {', '.join(f'{name}={size}' for name, size in mesh.axes)} does not fill {self}",
                     why=f"the mesh has {mesh.size} devices, the topology {self.devices}",
                     hint=f"a topology of {mesh.size} devices, or another mesh; topologies are written {EXAMPLES}",
@@ -114,7 +114,7 @@ class Topology:
         why = _lacks_libtpu() if self.platform == "tpu" else _lacks_plugin()
         if why:
             raise CompilerError(
-                word(
+                error_text(
                     f"cannot compile for {self}",
                     why=why,
                     hint=f"pip install 'partir[{extra}]' (in a clone: '.[{extra}]'); no {extra.upper()} is needed to compile",
@@ -145,7 +145,7 @@ def _lacks_plugin() -> str:
 
 
 def _unreadable(text: str, why: str) -> MeshError:
-    return MeshError(word(f'cannot read the topology "{text}"', why=why, hint=EXAMPLES))
+    return MeshError(error_text(f'cannot read the topology "{text}"', why=why, hint=EXAMPLES))
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def job_of(
     """A lowered program as plain data, all that a child process needs. Raises CompilerError for one with host callbacks."""
     if getattr(program.host, "callbacks", ()):
         raise CompilerError(
-            word(
+            error_text(
                 f"cannot compile {program.name} in another process",
                 why=f"it calls back into this one ({len(program.host.callbacks)} host callbacks)",
                 hint="verify it without jax.debug.print and callbacks; part.lower().compile() compiles here",
@@ -291,14 +291,14 @@ def _refusal(topology: Topology, name: str, said: str) -> CompilerError:
     first = " ".join(next((line for line in said.splitlines() if line.strip()), said).split())
     if "RESOURCE_EXHAUSTED" in said:
         return MemoryLimitError(
-            word(
+            error_text(
                 f"{name} does not fit into the memory of {topology}",
                 why=f"its compiler says: {_cut(first.split('RESOURCE_EXHAUSTED:')[-1].strip())}",
                 hint="more devices, ZeRO, or recomputation by jax.checkpoint",
             )
         )
     return CompilerError(
-        word(
+        error_text(
             f"{topology} cannot be compiled for"
             if "topology" in first.lower()
             else f"the compiler of {topology} refuses {name}",
@@ -321,7 +321,7 @@ def _failure(topology: Topology, name: str, code: int | None, noise: str, timeou
         (line for line in reversed(lines) if re.search(r"error|fatal|check failed", line, re.I)), lines[-1] if lines else ""
     )
     return CompilerError(
-        word(
+        error_text(
             f"the compiler of {topology} did not compile {name}",
             where=f"its last words: {_cut(said)}" if said else "",
             why=why,

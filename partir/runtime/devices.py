@@ -8,7 +8,7 @@ import jax
 
 from partir.cost import targets
 from partir.cost.targets import Target
-from partir.errors import TargetError, word
+from partir.errors import TargetError, error_text
 
 
 def target_of(name: str, mesh: Any) -> Target:
@@ -18,7 +18,7 @@ def target_of(name: str, mesh: Any) -> Target:
     if found is None:
         why = f"the devices are {devices[0].device_kind!r}" if devices else "the mesh has no devices that would say it"
         raise TargetError(
-            word(
+            error_text(
                 f"no target to estimate {name} on",
                 why=why,
                 hint=f"partition(..., target={targets.names()[1]!r}), partir.jit(f, target=...); one of "

@@ -10,7 +10,7 @@ import jax
 from jax.core import Tracer
 from xdsl.ir import Attribute
 
-from partir.errors import ProgramError, word, word_all
+from partir.errors import ProgramError, error_text, error_texts
 from partir.program import Leaf, Program, item_bytes
 from partir.sharding.layout import Layout, local_shape, spec_of
 from partir.sharding.plan import Plan
@@ -53,7 +53,7 @@ def unusable(plan: Plan) -> str:
     if not left:
         return ""
     more = f"; and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-    return word(
+    return error_text(
         f"Some donated buffers were not usable: {program.name} has no results to put into them",
         where="; ".join(_mismatch(plan, argument) for argument in left[:SHOWN]) + more,
         why="a result takes a donated buffer where a device holds as many bytes of the one as of the other",
@@ -93,11 +93,11 @@ def check_given_once(program: Program, flat: Sequence[Any]) -> None:
             if not leaves[first].donated:
                 given = "the second is"
             problems.append(
-                word(
+                error_text(
                     f"{program.name} was given one array as {one} and as {other}, and {given} donated",
                     why="the buffer of a donated argument is written over by a result",
                     hint=f"a copy for one of them (x.copy()), or do not donate {one if leaves[first].donated else other}",
                 )
             )
     if problems:
-        raise ProgramError(word_all(problems))
+        raise ProgramError(error_texts(problems))

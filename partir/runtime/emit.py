@@ -34,7 +34,7 @@ from partir.dialect.spmd import (
     ReduceScatterOp,
 )
 from partir.dialect.text import attribute_text
-from partir.errors import IRError, word
+from partir.errors import IRError, error_text
 from partir.mesh import Mesh
 from partir.runtime.starts import held_apart, in_range
 
@@ -72,7 +72,7 @@ def main_of(module: ModuleOp) -> FuncOp:
     for op in module.body.block.ops:
         if isinstance(op, FuncOp) and op.sym_name.data == "main":
             return op
-    raise IRError(word("the module has no function @main"))
+    raise IRError(error_text("the module has no function @main"))
 
 
 class _Emitter:

@@ -20,7 +20,7 @@ from jax.extend.mlir.dialects import func as func_dialect
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from partir.errors import MeshError, ProgramError, TransformError, word
+from partir.errors import MeshError, ProgramError, TransformError, error_text
 from partir.frontend.trace import Host, Trees
 from partir.mesh import Mesh
 from partir.program import Leaf, Program
@@ -105,7 +105,7 @@ def call(callee: Callee, *args: Any) -> list[Any]:
 def _refuse(what: str, instead: str) -> Callable[..., Any]:
     def rule(*_: Any, callee: Callee, **__: Any) -> Any:
         raise TransformError(
-            word(
+            error_text(
                 f"cannot take {what} of the partitioned function {callee.name}",
                 why="it is compiled to a program per device, which JAX cannot transform any more",
                 hint=f"{instead} the plain function and partition the result: partir.jit({instead.split()[0]}(f), ...)",
@@ -128,7 +128,7 @@ def concrete_mesh(mesh: Any) -> jax.sharding.Mesh:
     if logical.size > len(devices):
         sizes = " x ".join(f"{name}={size}" for name, size in logical.axes)
         raise MeshError(
-            word(
+            error_text(
                 f"the mesh {sizes} needs {logical.size} devices",
                 why=f"there are {len(devices)} {devices[0].platform} devices",
                 hint="planning and reports need none; to run on virtual devices set "
@@ -289,7 +289,7 @@ def check_arguments(program: Program, args: Sequence[Any], kwargs: dict[str, Any
                 problems.append(f"{leaf.name} is {aval.dtype}{list(aval.shape)}, {leaf.dtype}{list(leaf.shape)} was traced")
     if problems:
         raise ProgramError(
-            word(
+            error_text(
                 f"{program.name} was partitioned for other arguments",
                 why="; ".join(problems),
                 hint="partir.jit(f, ...) itself takes any shapes: it plans for new ones",
@@ -325,7 +325,7 @@ def _enter(x: Any, sharding: NamedSharding, leaf: Leaf) -> Any:
             return x
         if jax.__version_info__ < (0, 11) and Mesh.of(theirs) != Mesh.of(sharding.mesh):
             raise MeshError(
-                word(
+                error_text(
                     f"{leaf.name} lies on another mesh than it is partitioned over",
                     where=f"inside an outer jit, which sees it on {Mesh.of(theirs)!r}",
                     why=f"jax {jax.__version__} cannot move it there to the axes of type Auto of {Mesh.of(sharding.mesh)!r}",

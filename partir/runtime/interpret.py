@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from partir.dialect.constants import dtype_of
-from partir.errors import ProgramError, word
+from partir.errors import ProgramError, error_text
 from partir.frontend.trace import Host
 from partir.lowering.boundary import main_of
 from partir.lowering.unroll import unroll
@@ -39,7 +39,7 @@ def interpret(module: ModuleOp, arguments: Sequence[Any], *, host: Host | None =
     given = [_numbers(x) for x in arguments]
     if [(x.shape, x.dtype) for x in given] != [(aval.shape, aval.dtype) for aval in expected]:
         raise ProgramError(
-            word(
+            error_text(
                 "the arguments do not fit the module",
                 where=f"it takes {', '.join(f'{a.dtype}{list(a.shape)}' for a in expected)}",
                 why=f"{', '.join(f'{x.dtype}{list(x.shape)}' for x in given)} were given",

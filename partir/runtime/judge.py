@@ -20,13 +20,13 @@ import jax
 from partir.cost import targets
 from partir.cost.moves import least_bytes
 from partir.cost.targets import Efficiency, Target
-from partir.errors import CompilerError, word
+from partir.errors import CompilerError, error_text
 from partir.mesh import Mesh
+from partir.runtime.collective_prices import CollectivePrices
 from partir.runtime.compilers import Compilation, Memory
 from partir.runtime.hlo import Module
 from partir.runtime.schedule import Reader
 from partir.runtime.transfers import Part, Transfer
-from partir.runtime.wires import Wires
 from partir.sharding.plan import COLLECTIVES
 
 _PARTITIONS = re.compile(r"num_partitions=(\d+)")
@@ -136,7 +136,7 @@ def judge(compiled: Any, target: str | Target | None = None) -> Judgement:
     """
     memory = compiled.memory_analysis()
     if memory is None:
-        raise CompilerError(word("cannot judge this program", why="its compiler tells no memory"))
+        raise CompilerError(error_text("cannot judge this program", why="its compiler tells no memory"))
     said = compiled.cost_analysis() or {}
     figures = Memory(*(int(getattr(memory, f"{name}_size_in_bytes")) for name in ("argument", "output", "alias", "temp")))
     mesh = mesh_of(compiled)
@@ -149,7 +149,7 @@ def judge_text(compilation: Compilation, target: Target, mesh: Mesh | None = Non
     module = Module.parse(compilation.text)
     partitions = _PARTITIONS.search(compilation.text[: compilation.text.index("\n")])
     devices = mesh.size if mesh is not None else int(partitions[1]) if partitions else 1
-    reader = Reader(module, target, Wires(target, devices, mesh), "estimated_cycles" in compilation.text)
+    reader = Reader(module, target, CollectivePrices(target, devices, mesh), "estimated_cycles" in compilation.text)
     ran = reader.run(module.entry)
     optimal = compilation.optimal_seconds
     return Judgement(
@@ -173,7 +173,7 @@ def _target(target: str | Target | None, compiled: Any) -> Target:
     found = targets.of_device(kind)
     if found is None:
         raise CompilerError(
-            word(
+            error_text(
                 "cannot judge this program without a target",
                 why=f'no target is known for "{kind}"',
                 hint='judge(compiled, "tpu_v3")',

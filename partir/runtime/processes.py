@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from partir.errors import StrategyError, word
+from partir.errors import StrategyError, error_text
 from partir.sharding.strategy import Strategy, from_record
 
 
@@ -32,7 +32,9 @@ def agree(strategy: Strategy, free: frozenset[int]) -> tuple[Strategy, frozenset
     everyone = np.asarray(multihost_utils.process_allgather(digest))
     if not np.array_equal(everyone, np.broadcast_to(digest, everyone.shape)):
         raise StrategyError(
-            word("the processes do not agree on a strategy", why="process 0's strategy arrived differently in some of them")
+            error_text(
+                "the processes do not agree on a strategy", why="process 0's strategy arrived differently in some of them"
+            )
         )
     found = json.loads(arrived)
     return from_record(found["strategy"], "the strategy of process 0"), frozenset(found["free"])

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, field, replace
 
 from partir.cost.targets import Target
+from partir.runtime.collective_prices import CollectivePrices
 from partir.runtime.hlo import Computation, Instruction, Module
 from partir.runtime.roofline import seconds_of
 from partir.runtime.transfers import Event, Transfer, event_of
-from partir.runtime.wires import Wires
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 UNKNOWN = 2**62
@@ -40,7 +40,7 @@ class Reader:
 
     module: Module
     target: Target
-    wires: Wires
+    wires: CollectivePrices
     has_cycles: bool
     uncounted: int = 0
     unknown_loops: int = 0

@@ -1,9 +1,9 @@
 """What a search decides and how it is judged: decisions, states, and the price of a state, each computed once.
 
 A decision is a few actions that belong together: one dimension group (the same class in every repeated layer) on one axis, that
-with the parameters kept whole (ZeRO-2), a class that gets its way at the sites where another took its axis, or that parameters
-are gathered once in a step. A state is the sequence of decisions after the fixed start; what decides its price is what it
-means, so states that mean the same are one.
+with the parameters kept replicated (ZeRO-2), a class that gets its way at the sites where another took its axis, or that
+parameters are gathered once in a step. A state is the sequence of decisions after the fixed start; what decides its price is
+what it means, so states that mean the same are one.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from functools import cached_property
 from typing import Literal
 
 from partir.cost.estimate import Estimate, Model, estimate, model_of
-from partir.cost.standing import Standing
 from partir.cost.targets import Target
-from partir.errors import SearchError, word
+from partir.cost.unfolding import Unfolding
+from partir.errors import SearchError, error_text
+from partir.sharding import folded
 from partir.sharding import plan as plan_
-from partir.sharding import quotient
 from partir.sharding.actions import Action, GatherOnce, Prefer, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment, Conflict, in_scope
+from partir.sharding.folded import Folded
 from partir.sharding.groups import without_numbers
-from partir.sharding.quotient import Quotient
 from partir.sharding.roles import roles_of
 
 Kind = Literal["tile", "state", "prefer", "gather"]
@@ -33,14 +33,14 @@ STEEP = 20.0
 
 @dataclass(frozen=True)
 class Decision:
-    """One move of a search: its actions, and what it is in words. `room` is the size of what it cuts, on one device before; one
-    that is of no axis has "" for it."""
+    """One move of a search: its actions, and what it is in words. `local_size` is the size of the dim it splits, on one device
+    before the move; a move that concerns no axis has axis ""."""
 
     kind: Kind
     axis: str
     name: str
     actions: tuple[Action, ...]
-    room: int = 0
+    local_size: int = 0
 
     def __str__(self) -> str:
         what = f"optimizer state along {self.name}" if self.kind == "state" else self.name
@@ -100,7 +100,7 @@ class Environment:
             self.start.mesh.check(axis)
         if not self.decisions:
             raise SearchError(
-                word(
+                error_text(
                     f"nothing to decide on {', '.join(self.axes)}",
                     why="no dim of an argument is free there and divides"
                     + (f" within the scopes {', '.join(self.scopes)}" if self.scopes is not None else ""),
@@ -109,9 +109,9 @@ class Environment:
             )
 
     @cached_property
-    def parts(self) -> Quotient | None:
+    def parts(self) -> Folded | None:
         """The program with repeated parts taken once; None where decisions may differ between them."""
-        return quotient.of(self.start) if self.grouped else None
+        return folded.fold(self.start) if self.grouped else None
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
@@ -122,11 +122,11 @@ class Environment:
                 tiles = tuple(tile for class_ in classes if (tile := self._tile(class_, axis)) is not None)
                 if not tiles:
                     continue
-                room = min(self._room(class_) for class_ in classes)
-                found.append(Decision("tile", axis, name, tiles, room))
+                local_size = min(self._local_size(class_) for class_ in classes)
+                found.append(Decision("tile", axis, name, tiles, local_size))
                 pins = self._pins(classes, axis)
                 if pins:
-                    found.append(Decision("state", axis, name, (*pins, *tiles), room))
+                    found.append(Decision("state", axis, name, (*pins, *tiles), local_size))
         return tuple(d for d in found if self.filter is None or self.filter(d))
 
     def _choices(self) -> list[tuple[str, tuple[int, ...]]]:
@@ -168,7 +168,7 @@ class Environment:
         patterns = self.scopes or ()
         return bool(scopes) and all(any(in_scope(pattern, scope) for pattern in patterns) for scope in scopes)
 
-    def _room(self, class_: int) -> int:
+    def _local_size(self, class_: int) -> int:
         start = self.start
         return start.classes.size[class_] // start.mesh.size_of(*start.axes_of_class(class_))
 
@@ -176,7 +176,7 @@ class Environment:
         start = self.start
         if start.claims.order[axis][class_] != NEVER:
             return None
-        if self._room(class_) % start.mesh.size_of(axis):
+        if self._local_size(class_) % start.mesh.size_of(axis):
             return None
         for argument, dim, part in start.classes.arguments_by_class[class_]:
             if part == 0:
@@ -184,7 +184,7 @@ class Environment:
         return None
 
     def _pins(self, classes: Sequence[int], axis: str) -> tuple[Action, ...]:
-        """Parameters of these classes kept whole, where they have other state (moments) that would then be cut alone."""
+        """Parameters of these classes kept replicated, where they have other state (moments) that would then be cut alone."""
         members = {a for c in classes for a, _, _ in self.start.classes.arguments_by_class[c]}
         leaves = self.start.structure.program.signature.arguments
         parameters = members.intersection(roles_of(self.start.structure).parameters)
@@ -217,7 +217,8 @@ class Environment:
         return tuple(
             decision
             for decision in self.decisions
-            if decision.axis not in (own := taken.get(decision.name, ())) and decision.room % size_of(decision.axis, *own) == 0
+            if decision.axis not in (own := taken.get(decision.name, ()))
+            and decision.local_size % size_of(decision.axis, *own) == 0
         )
 
     def gathers(self, state: State) -> tuple[Decision, ...]:
@@ -299,20 +300,20 @@ class Environment:
 
     def _estimate(self, decided: Assignment) -> Estimate:
         made = plan_.make(decided)
-        return self._model.estimate(made, self._standing)
+        return self._model.estimate(made, self._unfolding)
 
     @cached_property
     def _model(self) -> Model:
         return model_of(self.start.structure, self.target)
 
     @cached_property
-    def _standing(self) -> Standing | None:
-        return Standing.of(self._model.kernels, self.parts) if self.parts is not None else None
+    def _unfolding(self) -> Unfolding | None:
+        return Unfolding.of(self._model.kernels, self.parts) if self.parts is not None else None
 
     def forgotten(self) -> Environment:
         """The same decisions, with nothing priced yet."""
         fresh = replace(self, evaluations=0, _prices={}, _keys={}, _sites={})
-        for name in ("parts", "decisions", "_once", "_model", "_standing", "_forward_scopes"):
+        for name in ("parts", "decisions", "_once", "_model", "_unfolding", "_forward_scopes"):
             if name in self.__dict__:
                 fresh.__dict__[name] = self.__dict__[name]
         return fresh

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from partir.errors import SearchError, word
+from partir.errors import SearchError, error_text
 from partir.search.environment import State
 from partir.search.searcher import Run, Searcher
 
@@ -35,7 +35,7 @@ class Exhaustive(Searcher):
                 seen.add(meaning)
                 if len(seen) > self.limit:
                     raise SearchError(
-                        word(
+                        error_text(
                             f"more than {self.limit} states to look at",
                             why=f"{len(environment.decisions)} decisions in every order",
                             hint="MCTS or Beam, fewer axes, or a larger limit",

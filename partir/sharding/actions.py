@@ -14,7 +14,7 @@ from typing import Any
 from xdsl.ir import OpResult
 
 from partir.dialect.core import TagOp
-from partir.errors import PathError, StrategyError, word
+from partir.errors import PathError, StrategyError, error_text
 from partir.program import no_match, origin_of
 from partir.sharding.sums import dtype_name
 from partir.sharding.tables import Tables
@@ -31,7 +31,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Replicate:
-    """Keep an argument (and the result it is paired with) whole on a mesh axis, against all later claims."""
+    """Keep an argument (and the result it is paired with) replicated over a mesh axis, against all later claims."""
 
     value: str
     axis: str
@@ -112,19 +112,21 @@ def to_json(action: Action) -> dict[str, Any]:
 def from_json(record: Any) -> Action:
     """An action from plain data. Raises StrategyError for anything that is not one."""
     if not isinstance(record, dict):
-        raise StrategyError(word(f"not an action: {record!r}", why="an action is an object with a kind"))
+        raise StrategyError(error_text(f"not an action: {record!r}", why="an action is an object with a kind"))
     fields: dict[str, Any] = {str(k): v for k, v in record.items()}  # type: ignore[reportUnknownVariableType]
     kind = KINDS.get(str(fields.pop("kind", None)))
     if kind is None:
-        raise StrategyError(word(f"not an action: {record!r}", why=f"kind must be one of {', '.join(KINDS)}"))
+        raise StrategyError(error_text(f"not an action: {record!r}", why=f"kind must be one of {', '.join(KINDS)}"))
     try:
         action = kind(**fields)
     except TypeError as error:
-        raise StrategyError(word(f"not an action: {record!r}", why=str(error))) from None
+        raise StrategyError(error_text(f"not an action: {record!r}", why=str(error))) from None
     for name, value in asdict(action).items():
         expected = int if name == "dim" else str
         if not isinstance(value, expected) or isinstance(value, bool):
-            raise StrategyError(word(f"not an action: {record!r}", why=f"{name} must be {expected.__name__}, not {value!r}"))
+            raise StrategyError(
+                error_text(f"not an action: {record!r}", why=f"{name} must be {expected.__name__}, not {value!r}")
+            )
     return action
 
 
@@ -158,6 +160,9 @@ class Addresses:
     @cached_property
     def _index(self) -> dict[str, int]:
         return {name: i for i, name in reversed(list(enumerate(self.names)))}
+
+    def __contains__(self, address: str) -> bool:
+        return address in self._index
 
     def find(self, address: str) -> int:
         """The value index of an address. Raises PathError, with the nearest addresses, when there is none."""

@@ -1,7 +1,7 @@
 """An assignment: ordered actions on a mesh, and the arrays they imply - who gets each axis at each op and argument.
 
 Immutable: `apply` gives a new assignment, `undo` an older one; equality and hash are those of the ordered actions. What an
-assignment owes (reshards, settlements) is computed in `plan.py` and nowhere else.
+assignment owes (reshards, reductions) is computed in `plan.py` and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from partir.errors import TilingError, word
+from partir.errors import TilingError, error_text
 from partir.mesh import Mesh
 from partir.sharding import groups
 from partir.sharding.actions import Action, Cut, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
@@ -31,7 +31,7 @@ Fixed = tuple[tuple[str, ...] | None, ...]
 
 @dataclass(frozen=True)
 class Undivided:
-    """A class that stays whole on an axis because its size does not divide: named, with the sizes that would."""
+    """A class that stays replicated over an axis because its size does not divide: named, with the sizes that would."""
 
     value: str
     dim: int
@@ -43,7 +43,7 @@ class Undivided:
         below = self.size - self.size % self.devices
         near = f"{below + self.devices}" if below == 0 else f"{below} or {below + self.devices}"
         return (
-            f'{self.value} dim {self.dim} ({self.size}) stays whole on "{self.axis}": {self.size} does not divide by '
+            f'{self.value} dim {self.dim} ({self.size}) stays replicated over "{self.axis}": {self.size} does not divide by '
             f"{self.devices} ({self.size} mod {self.devices} = {self.size % self.devices}); {near} would"
         )
 
@@ -148,7 +148,7 @@ class Assignment:
         if not -len(shape) <= dim < len(shape):
             name = self.structure.addresses.names[value]
             raise TilingError(
-                word(
+                error_text(
                     f"cannot tile {name} along dim {dim}",
                     where=f"{name} has shape {list(shape)}",
                     why=f"dim {dim} is out of range for {len(shape)} dims",

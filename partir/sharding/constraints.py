@@ -19,7 +19,7 @@ from xdsl.ir import SSAValue
 
 from partir.dialect.kinds import is_pointwise
 from partir.dialect.sdy import ManualComputationOp, ShardingConstraintOp, TensorShardingAttr
-from partir.errors import ProgramError, word
+from partir.errors import ProgramError, error_text
 from partir.mesh import Mesh
 from partir.sharding.actions import Action, Addresses, Tile
 from partir.sharding.atoms import Atoms, Join, OpShape, dealt
@@ -111,7 +111,7 @@ class _Reader:
                 why = f"no axes of the mesh {self.mesh!r} cut alike, device by device"
                 self.refused.append(f"{name} dim {dim} was asked for over {axis}: {why}")
             else:
-                self.refused.append(f"a constraint inside {name} asks for dim {dim} over {axis}: it stays whole there")
+                self.refused.append(f"a constraint inside {name} asks for dim {dim} over {axis}: it stays replicated there")
 
     def constraint(self, position: int, row: OpRow, sharding: TensorShardingAttr) -> None:
         """Give the axes of each dim to its atoms, as far as they divide."""
@@ -151,7 +151,7 @@ class _Reader:
                 above = size + -size % devices
                 near = f"{above - devices} or {above}" if above > devices else f"{above}"
                 self.refused.append(
-                    f"{asked} and stays whole: {size} does not divide by {devices} "
+                    f"{asked} and stays replicated: {size} does not divide by {devices} "
                     f"({size} mod {devices} = {size % devices}); {near} would"
                 )
                 continue
@@ -160,7 +160,9 @@ class _Reader:
 
     def hold(self, position: int, row: OpRow) -> None:
         """A constraint holds on through an op that reads what it laid, and nothing else of as many dims."""
-        is_plain = row.kind == "follow" or (row.kind == "claim" and (is_pointwise(row.op) or row.op.name == "stablehlo.reduce"))
+        is_plain = row.kind == "pass_through" or (
+            row.kind == "claim" and (is_pointwise(row.op) or row.op.name == "stablehlo.reduce")
+        )
         if not is_plain or row.captured:
             return
         shape = self.atoms.shapes[position]
@@ -207,7 +209,7 @@ def manual_layouts(op: ManualComputationOp, mesh: Mesh) -> tuple[tuple[Layout, .
             for axis in (axis for axes in dims for axis in axes):
                 if axis not in mesh.names:
                     raise ProgramError(
-                        word(
+                        error_text(
                             f'a shard_map in the function is over mesh axis "{axis}"',
                             why=f"the mesh to partition over is {mesh!r}",
                             hint="partition over the mesh of the shard_map",

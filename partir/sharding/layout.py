@@ -16,7 +16,7 @@ DimLayout = tuple[Segment, ...]
 Layout = tuple[DimLayout, ...]
 
 
-def whole(shape: Sequence[int]) -> Layout:
+def replicated(shape: Sequence[int]) -> Layout:
     """The layout of a tensor every device holds in full."""
     return tuple(((int(size), ()),) for size in shape)
 
@@ -58,7 +58,7 @@ def axes_of(layout: Layout) -> Axes:
     return tuple(axis for segments in layout for _, axes in segments for axis in axes)
 
 
-def is_whole(layout: Layout) -> bool:
+def is_replicated(layout: Layout) -> bool:
     """Whether no dim is cut."""
     return all(not axes for segments in layout for _, axes in segments)
 

@@ -1,7 +1,7 @@
-"""Which ops a pending sum passes: where op(sum of pieces) is the sum of op(each piece).
+"""Which ops an unreduced sum passes: where op(sum of pieces) is the sum of op(each piece).
 
-A piece of a pending value may only meet values that are whole on the pending axis. Where the op adds, a whole operand is
-masked to one device; where it scales, exactly one operand may be pending.
+A piece of an unreduced value may only meet values that are whole on the unreduced axis. Where the op adds, a whole operand is
+masked to one device; where it scales, exactly one operand may be unreduced.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ FIRST = frozenset(
 """Ops that are linear in their first operand when the others are whole."""
 
 ORDERED = frozenset(f"stablehlo.{name}" for name in ["reshape", "transpose", "broadcast_in_dim", "slice"]) | {"partir.tag"}
-"""Ops that pass a pending max, min, and, or, product: they only move elements."""
+"""Ops that pass an unreduced max, min, and, or, product: they only move elements."""
 
 
 @dataclass(frozen=True)
 class Passing:
-    """An op lets a pending state through; `masked` are its whole operands that only one device may contribute."""
+    """An op lets an unreduced state through; `masked` are its whole operands that only one device may contribute."""
 
     masked: tuple[int, ...] = ()
 
 
-def passing(op: Operation, pending: Sequence[bool], kind: str) -> Passing | None:
-    """Whether `op` passes a pending state of `kind` when exactly these operands are pending; None when it does not."""
+def passing(op: Operation, unreduced: Sequence[bool], kind: str) -> Passing | None:
+    """Whether `op` passes an unreduced state of `kind` when exactly these operands are unreduced; None when it does not."""
     name = op.name
-    count = sum(pending)
+    count = sum(unreduced)
     if kind != "add":
-        if name in ORDERED and pending[0] and count == 1:
+        if name in ORDERED and unreduced[0] and count == 1:
             return Passing()
         same = {"max": "stablehlo.maximum", "min": "stablehlo.minimum", "and": "stablehlo.and", "or": "stablehlo.or"}
-        return Passing() if name == same.get(kind) and all(pending) else None
+        return Passing() if name == same.get(kind) and all(unreduced) else None
     if name in ADDS:
-        linear = ADDS[name] or tuple(range(len(pending)))
-        if any(flag for i, flag in enumerate(pending) if i not in linear):
+        linear = ADDS[name] or tuple(range(len(unreduced)))
+        if any(flag for i, flag in enumerate(unreduced) if i not in linear):
             return None
-        return Passing(tuple(i for i in linear if not pending[i] and not is_zero(op.operands[i])))
+        return Passing(tuple(i for i in linear if not unreduced[i] and not is_zero(op.operands[i])))
     if name in SCALES:
         return Passing() if count == 1 else None
-    if not pending[0] or count != 1:
+    if not unreduced[0] or count != 1:
         return None
     if name in FIRST:
         return Passing()

@@ -1,7 +1,7 @@
-"""What an assignment owes: every reshard and settlement with place, kind, axes, bytes and cause - computed here, once.
+"""What an assignment owes: every reshard and reduction with place, kind, axes, bytes and cause - computed here, once.
 
 Cost prices a plan and lowering writes it one to one, so prediction and program cannot drift apart. One forward walk over the
-rows of a program: who has each axis at the op, how its operands must lie, what they lack, and what its result leaves pending.
+rows of a program: who has each axis at the op, how its operands must lie, what they lack, and what its result leaves unreduced.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from xdsl.ir import SSAValue
 from partir.collector import paused
 from partir.dialect.sdy import ManualComputationOp
 from partir.program import Leaf
-from partir.sharding import pending, reshard
+from partir.sharding import reshard, unreduced
 from partir.sharding.assignment import Assignment, Fixed
 from partir.sharding.constraints import manual_layouts
-from partir.sharding.layout import Axes, DimLayout, Layout, expressible, whole
+from partir.sharding.layout import Axes, DimLayout, Layout, expressible, replicated
 from partir.sharding.linear import is_one, is_zero, passing
-from partir.sharding.pending import Sums
+from partir.sharding.propagation import FactorAxes, Propagation
 from partir.sharding.reshard import Place, Step
 from partir.sharding.rule import shape_of
-from partir.sharding.spread import FactorAxes, Spread
 from partir.sharding.sums import summed_in
 from partir.sharding.tables import Control, OpRow, RegionItems, View
+from partir.sharding.unreduced import Sums
 
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute")
 
@@ -53,8 +53,8 @@ class RowPlan:
 
 
 @dataclass(eq=False)
-class Settlement:
-    """A pending value is reduced (and perhaps scattered) right after the op that made it."""
+class Reduction:
+    """An unreduced value is reduced (and perhaps scattered) right after the op that made it."""
 
     value: int
     steps: tuple[Step, ...]
@@ -81,7 +81,7 @@ class Reshard:
 
 
 Key = tuple[int, Layout, str, Axes, int]
-"""Value, wanted layout, phase (for parameters), axes still pending, region where it is made."""
+"""Value, wanted layout, phase (for parameters), axes still unreduced, region where it is made."""
 
 
 @dataclass(eq=False)
@@ -99,7 +99,7 @@ class Plan:
     entries: list[Layout]
     outputs: list[Layout]
     layouts: list[Layout]
-    settlements: dict[int, Settlement]
+    reductions: dict[int, Reduction]
     reshards: dict[Key, Reshard] = field(default_factory=dict[Key, Reshard])
     uses: dict[tuple[int, int], Key] = field(default_factory=dict[tuple[int, int], Key])
     hoisted: dict[int, list[Key]] = field(default_factory=dict[int, list[Key]])
@@ -114,9 +114,9 @@ class Plan:
         return {kind: counts[kind] for kind in COLLECTIVES if counts[kind]}
 
     def all_steps(self) -> list[tuple[tuple[Step, ...], int]]:
-        """The steps of every settlement and reshard, with how often they run."""
+        """The steps of every reduction and reshard, with how often they run."""
         tables = self.assignment.structure.tables
-        found = [(s.steps, tables.times(tables.region_of[s.value])) for s in self.settlements.values()]
+        found = [(s.steps, tables.times(tables.region_of[s.value])) for s in self.reductions.values()]
         return found + [(r.steps, tables.times(r.region)) for r in self.reshards.values()]
 
 
@@ -133,14 +133,14 @@ class _Planner:
         self.tables = assignment.structure.tables
         self.atoms = assignment.structure.atoms
         self.sizes = assignment.mesh.axes
-        self.spread = Spread(assignment)
+        self.propagation = Propagation(assignment)
         self.row_plans: dict[int, RowPlan] = assignment.structure.memo(assignment.mesh, "rows")
         self.once = self._gathered_once()
         self.fixed = dict(assignment.outputs)
 
     def run(self) -> Plan:
-        claimed = self.spread.claimed()
-        passes = pending.decide(self.assignment, *self.spread.tentative(claimed))
+        claimed = self.propagation.claimed()
+        passes = unreduced.decide(self.assignment, *self.propagation.tentative(claimed))
         self.keep, self.carried = passes.keep, passes.carries
         count = len(self.tables.values)
         self.axes: list[FactorAxes] = [()] * count
@@ -150,7 +150,7 @@ class _Planner:
         boundary: list[Layout] = []
         for argument, axes in enumerate(self.assignment.argument_axes):
             self.axes[argument] = axes
-            layouts[argument] = self.spread.layout_of(argument, axes)
+            layouts[argument] = self.propagation.layout_of(argument, axes)
             sayable = _sayable(layouts[argument], self.tables.program.signature.arguments[argument])
             boundary.append(self._as_pinned(argument, sayable))
         nothing = RowPlan((), (), ())
@@ -215,18 +215,18 @@ class _Planner:
             for slot in range(1 if is_loop or not control.regions else 0, len(rows[position].operands)):
                 self._read(position, slot)
             if position in self.carried:
-                self._settle(rows[position].results[-1], dict(self.carried[position]))
+                self._reduce(rows[position].results[-1], dict(self.carried[position]))
 
     def _carry(self, position: int) -> None:
         """The layout all ends of a carried value share."""
         row, shape = self.tables.rows[position], self.atoms.shapes[position]
-        follow = row.followed
-        if follow is not None:
-            own = self.spread.followed(shape, follow, self.axes[follow.source])
+        through = row.passed_through
+        if through is not None:
+            own = self.propagation.passed_through(shape, through, self.axes[through.source])
         else:
             taken = self.claimed.get(position)
-            own = self.spread.factor_axes(position, taken) if taken else ()
-        cut = self.spread.cut(position, row, own)
+            own = self.propagation.factor_axes(position, taken) if taken else ()
+        cut = self.propagation.cut(position, row, own)
         operands, results = cut.operands, cut.results
         sums = self.carried.get(position, {})
         neutral = row.operands[0] is None and is_zero(row.op.operands[row.index]) if sums else True
@@ -254,17 +254,17 @@ class _Planner:
             if source in self.sums:
                 passed, masks = self._passed(position, row)
                 break
-        follow = tables.followed[position]
-        if follow is not None:
-            own = self.spread.followed(self.atoms.shapes[position], follow, self.axes[follow.source])
+        through = tables.passed_through[position]
+        if through is not None:
+            own = self.propagation.passed_through(self.atoms.shapes[position], through, self.axes[through.source])
         elif claimed is None:
             own = ()
         else:
-            own = self.spread.own[position]
+            own = self.propagation.own[position]
             if passed and not passed.keys().isdisjoint(claimed):
                 left = {a: f for a, f in claimed.items() if a not in passed}
-                own = self.spread.factor_axes(position, left) if left else ()
-        cut = self.spread.cut(position, row, own)
+                own = self.propagation.factor_axes(position, left) if left else ()
+        cut = self.propagation.cut(position, row, own)
         operands, results = cut.operands, cut.results
         if position in tables.manual:
             assert isinstance(row.op, ManualComputationOp)
@@ -275,7 +275,7 @@ class _Planner:
             self._use(position, slot, view, operands[slot], passed, row)
         for value in row.captured:
             view = View(value, tuple(range(len(self.tables.shapes[value]))))
-            self._use(position, -1 - value, view, whole(self.tables.shapes[value]), {}, row)
+            self._use(position, -1 - value, view, replicated(self.tables.shapes[value]), {}, row)
         summed = cut.sums
         sums = {a: k for a, k in summed.items() if a not in passed} | passed if passed else summed
         if row.op.name == "stablehlo.scatter":
@@ -285,7 +285,7 @@ class _Planner:
             if position in tables.manual:
                 self.axes[result] = self._outermost(result, results[i])
             if sums:
-                self._settle(result, dict(sums))
+                self._reduce(result, dict(sums))
         if masks or position in tables.manual:
             return RowPlan(own, operands, results, tuple(masks))
         found = self.row_plans.get(id(cut))
@@ -302,7 +302,7 @@ class _Planner:
         return tuple(flat)
 
     def _passed(self, position: int, row: OpRow) -> tuple[Sums, list[Mask]]:
-        """The pending axes a row lets through, and the whole operands that then count once."""
+        """The unreduced axes a row lets through, and the whole operands that then count once."""
         passed: Sums = {}
         masks: dict[tuple[int, str], list[str]] = {}
         candidates = {
@@ -311,9 +311,9 @@ class _Planner:
             if view is not None and view.source in self.sums
             for axis, kind in self.sums[view.source].items()
         }
-        cut = _Cut(self)
+        cut = _CutAxes(self)
         for axis, kind in candidates.items():
-            if not pending.may_pass(self.assignment, position, row, axis, kind, self.sums, cut):
+            if not unreduced.may_pass(self.assignment, position, row, axis, kind, self.sums, cut):
                 continue
             flags = [v is not None and self.sums.get(v.source, {}).get(axis) == kind for v in row.operands]
             how = passing(row.op, flags, kind)
@@ -335,7 +335,7 @@ class _Planner:
     def _use(self, position: int, slot: int, view: View, wanted: Layout, passed: Sums, row: OpRow) -> None:
         source = view.source
         left = tuple(a for a in self.sums.get(source, {}) if a not in passed)
-        after = self.spread.source(view, wanted)
+        after = self.propagation.source(view, wanted)
         if after == self.layouts[source] and not left:
             return
         region = self._region_of_use(position, slot, row)
@@ -394,8 +394,8 @@ class _Planner:
             inner = self.tables.parent[inner]
         return inner
 
-    def _settle(self, value: int, sums: Sums) -> None:
-        """Keep a value pending where that was decided; reduce the rest now, scattering where every use wants a slice."""
+    def _reduce(self, value: int, sums: Sums) -> None:
+        """Keep a value unreduced where that was decided; reduce the rest now, scattering where every use wants a slice."""
         kept = {axis: kind for axis, kind in sums.items() if axis in self.keep.get(value, ())}
         if kept:
             self.sums[value] = kept
@@ -419,8 +419,8 @@ class _Planner:
         if rest:
             steps.append(Step("all_reduce", rest, reduction=due[rest[0]]))
         self.axes[value] = tuple(axes)
-        self.layouts[value] = self.spread.layout_of(value, self.axes[value])
-        self.plan.settlements[value] = Settlement(value, self._moving(value, _merged(steps)), before, self.layouts[value])
+        self.layouts[value] = self.propagation.layout_of(value, self.axes[value])
+        self.plan.reductions[value] = Reduction(value, self._moving(value, _merged(steps)), before, self.layouts[value])
 
     def _moving(self, value: int, steps: Sequence[Step]) -> tuple[Step, ...]:
         """Steps without those over one device, which do nothing; sums in the dtype that is asked for."""
@@ -437,7 +437,7 @@ class _Planner:
         sizes = [size for dim in self.atoms.sizes_of[value] for size in dim]
         devices = self.assignment.mesh.size_of(*axes[atom], axis)
         class_ = int(self.assignment.classes.of_node[self.atoms.start[value] + atom])
-        ranks = [self.spread.rank(class_, a) for a in (*axes[atom], axis)]
+        ranks = [self.propagation.rank(class_, a) for a in (*axes[atom], axis)]
         return sizes[atom] % devices == 0 and ranks == sorted(ranks)
 
     def _place(self, value: int, axes: Sequence[Axes], atom: int) -> Place:
@@ -472,23 +472,23 @@ class _Planner:
             fixed = self.fixed.get(result)
             if fixed is not None:
                 dims = [view.dims[d] for d, own in enumerate(fixed) if axis in (own or ()) and view.dims[d] >= 0]
-                return self.spread.flat(value, dims[0], 0) if dims and self.atoms.sizes_of[value][dims[0]] else None
+                return self.propagation.flat(value, dims[0], 0) if dims and self.atoms.sizes_of[value][dims[0]] else None
             if argument is None:
                 return None
             axes = self.assignment.argument_axes[argument]
             for dim, source in enumerate(view.dims):
-                first, count = self.spread.flat(argument, dim, 0), len(self.atoms.sizes_of[argument][dim])
+                first, count = self.propagation.flat(argument, dim, 0), len(self.atoms.sizes_of[argument][dim])
                 for part, own in enumerate(axes[first : first + count]):
                     same = source >= 0 and self.atoms.sizes_of[argument][dim] == self.atoms.sizes_of[value][source]
                     if axis in own and same:
-                        return self.spread.flat(value, source, part)
+                        return self.propagation.flat(value, source, part)
             return None
         if slot < 0:
             return None
         row, shape = self.tables.rows[position], self.atoms.shapes[position]
         view = row.operands[slot]
         assert view is not None
-        if row.followed is not None:
+        if row.passed_through is not None:
             atom = self._wanted_atom(row.results[0 if len(row.results) == 1 else 1], axis)
             if atom is None:
                 return None
@@ -501,7 +501,7 @@ class _Planner:
             return None
         for d, own in enumerate(shape.slots[slot]):
             if own is not None and view.dims[d] >= 0 and factor in own:
-                return self.spread.flat(value, view.dims[d], own.index(factor))
+                return self.propagation.flat(value, view.dims[d], own.index(factor))
         return None
 
     @property
@@ -517,7 +517,7 @@ class _Planner:
         fixed = self.fixed.get(result)
         shape = shape_of(self.returned[result].type)
         if view is None or 0 in leaf.shape:
-            lies = whole(shape)
+            lies = replicated(shape)
         else:
             source = self.layouts[view.source]
             lies = tuple(source[d] if d >= 0 else ((shape[i], ()),) for i, d in enumerate(view.dims))
@@ -528,14 +528,14 @@ class _Planner:
         else:
             wanted = _sayable(lies, leaf)
         if view is not None:
-            after = self.spread.source(view, wanted)
+            after = self.propagation.source(view, wanted)
             left = tuple(self.sums.get(view.source, {}))
             if after != self.layouts[view.source] or left:
                 self.plan.uses[-1 - result, 0] = self._reshard(view.source, after, left, -1 - result, "", 0)
         return wanted
 
 
-class _Cut(Sequence[frozenset[str]]):
+class _CutAxes(Sequence[frozenset[str]]):
     """The axes each value is actually cut over, as the walk has it now."""
 
     def __init__(self, planner: _Planner) -> None:
@@ -551,7 +551,7 @@ class _Cut(Sequence[frozenset[str]]):
 def _sayable(layout: Layout, leaf: Leaf) -> Layout:
     """The part of a layout that a PartitionSpec of this leaf can say. A random key has inner dims that no spec speaks of."""
     said, rank = expressible(layout), len(leaf.shape)
-    return said[:rank] + whole([math.prod(size for size, _ in segments) for segments in said[rank:]])
+    return said[:rank] + replicated([math.prod(size for size, _ in segments) for segments in said[rank:]])
 
 
 def _as_fixed(fixed: Fixed, lies: Layout, shape: Sequence[int]) -> Layout:

@@ -1,4 +1,4 @@
-"""An op's sharding rule as the deciders read it: factors, where they sit, which may be cut, and what a cut leaves pending.
+"""An op's sharding rule as the deciders read it: factors, where they sit, which may be cut, and what a cut leaves unreduced.
 
 Read from the `sdy.op_sharding_rule` on each op (Shardy's own, or ours where it has none). A factor that cannot be cut
 soundly (needs replication, is permuted, sits in only some of the results) is *closed*.

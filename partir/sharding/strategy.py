@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from partir.errors import StrategyError, word
+from partir.errors import StrategyError, error_text
 from partir.mesh import Mesh
 from partir.program import Program
 from partir.sharding.actions import Action, ReduceIn, from_json, to_json
@@ -56,7 +56,9 @@ class Strategy:
             temporary.write_text(text, encoding="utf-8")
             os.replace(temporary, target)
         except OSError as error:
-            raise StrategyError(word(f"cannot write the strategy file {os.fspath(path)}", why=error.strerror or "")) from None
+            raise StrategyError(
+                error_text(f"cannot write the strategy file {os.fspath(path)}", why=error.strerror or "")
+            ) from None
         finally:
             with suppress(OSError):
                 temporary.unlink()
@@ -85,7 +87,7 @@ class Strategy:
         if differences:
             shown = "; ".join(differences[:6]) + (f"; and {len(differences) - 6} more" if len(differences) > 6 else "")
             raise StrategyError(
-                word(
+                error_text(
                     f"this strategy was made for another program than {program.name}",
                     where=f"a strategy for {self.name} with {len(self.arguments)} arguments",
                     why=shown,
@@ -109,16 +111,16 @@ def load_strategy(path: str | os.PathLike[str]) -> Strategy:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise StrategyError(word(f"no strategy file {os.fspath(path)}")) from None
+        raise StrategyError(error_text(f"no strategy file {os.fspath(path)}")) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise StrategyError(word(f"cannot read the strategy file {os.fspath(path)}", why=str(error))) from None
+        raise StrategyError(error_text(f"cannot read the strategy file {os.fspath(path)}", why=str(error))) from None
     try:
         record = json.loads(text)
     except RecursionError:
-        raise StrategyError(word(f"the strategy file {os.fspath(path)} is damaged", why="it nests too deeply")) from None
+        raise StrategyError(error_text(f"the strategy file {os.fspath(path)} is damaged", why="it nests too deeply")) from None
     except json.JSONDecodeError as error:
         raise StrategyError(
-            word(
+            error_text(
                 f"the strategy file {os.fspath(path)} is damaged",
                 where=f"line {error.lineno}, column {error.colno} of {len(text)} characters",
                 why=f"it is not JSON: {error.msg}",
@@ -132,7 +134,7 @@ def from_record(record: Any, path: str) -> Strategy:
     """A strategy from the data of its file; `path` is what messages call it. Raises StrategyError where it is none."""
 
     def refuse(why: str) -> StrategyError:
-        return StrategyError(word(f"{path} is not a strategy file", why=why, hint="a file that Strategy.save wrote"))
+        return StrategyError(error_text(f"{path} is not a strategy file", why=why, hint="a file that Strategy.save wrote"))
 
     if not isinstance(record, dict) or record.get("format") != FORMAT:  # type: ignore[reportUnknownMemberType]
         raise refuse(f'it has no "format": "{FORMAT}"')

@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import AnyFloat, TensorType
 
 from partir.dialect.constants import dtype_of, element_type_of
-from partir.errors import ProgramError, word
+from partir.errors import ProgramError, error_text
 
 ROUNDED = frozenset({"add", "mul"})
 """The reductions that round; a maximum or minimum is exact in any dtype."""
@@ -31,7 +31,7 @@ def dtype_name(dtype: Any) -> str:
         found, is_float = None, False
     if found is None or not is_float:
         raise ProgramError(
-            word(
+            error_text(
                 f"sums cannot be made in {dtype if isinstance(dtype, str) else repr(dtype)}",
                 why="that is no dtype" if found is None else "it is no floating-point dtype",
                 hint="reduce_dtype='float32', 'bfloat16', 'float16' or 'float64'",

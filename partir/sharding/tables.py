@@ -1,12 +1,13 @@
-"""A program as flat tables: which values and dims each op touches, with views looked through and free values cut loose.
+"""A program as flat tables: which values and dims each op touches, with views looked through and constants set apart.
 
 Three kinds of value get special care:
 
-- *free*: constants, iota, masks and whatever is computed from them alone. They are made again at each use, in the layout
-  that use wants; they never tie one layer to another and are never resharded.
+- *constant-like*: constants, iota, masks and whatever is computed from them alone. They are made again at each use, in the
+  layout that the use wants; they never connect one layer to another and are never resharded.
 - *views*: transposes, broadcasts and reshapes that only add or drop dims of size 1. A use of a view is a use of its
   source: whatever the use wants is asked of the source, where a reshard is smallest.
-- *follow* ops: converts, reshapes that split or merge dims, slices, reverses, tags. They lie as their operand actually lies.
+- *pass-through* ops: converts, reshapes that split or merge dims, slices, reverses, tags. Their
+  layout is that of their operand.
 
 Control flow is part of the same list of rows: each value a `while` carries, each result of a `case`, each value that passes an
 optimization barrier is one *carry* row that ties its ends together; the ops inside follow as rows of their own, and a `Control`
@@ -29,9 +30,9 @@ from partir.dialect.sdy import ManualComputationOp
 from partir.program import Program, item_bytes, origin_of, type_bytes
 from partir.sharding.rule import Rule, rule_of, same_rule, shape_of
 
-Kind = Literal["free", "view", "follow", "claim", "carry", "predicate"]
+Kind = Literal["constant_like", "view", "pass_through", "claim", "carry", "predicate"]
 
-FOLLOW = frozenset(
+PASS_THROUGH = frozenset(
     {
         "stablehlo.convert",
         "stablehlo.reshape",
@@ -53,10 +54,10 @@ class View:
 
 @dataclass(eq=False)
 class OpRow:
-    """One op that decides or follows. `operands[i]` is the view read by operand i, or None where that operand is free.
+    """One op that decides or follows. `operands[i]` is the view read by operand i, or None where that operand is constant-like.
 
     `index` is its place in its block (for a carry row, which of the carried values it is); `captured` are values its regions
-    read from outside; they are wanted whole.
+    read from outside; they are wanted replicated.
     """
 
     index: int
@@ -78,11 +79,11 @@ class OpRow:
         return [shape_of(v.type) for v in (*self.op.operands, *self.op.results)]
 
     @property
-    def followed(self) -> View | None:
-        """What this row lies as, where it claims nothing: the operand of a follow op, the value that a loop carries through
-        without changing it, the value that passes a barrier. None for all others."""
+    def passed_through(self) -> View | None:
+        """The operand whose layout this row takes over, as it claims nothing itself: that of a pass-through op, the value that
+        a loop carries without changing it, the value that passes a barrier. None for all other rows."""
         if (
-            self.kind == "follow"
+            self.kind == "pass_through"
             or self.is_invariant
             or (self.kind == "carry" and len(self.results) == len(self.operands) == 1)
         ):
@@ -230,13 +231,13 @@ class Tables:
         return uses
 
     @cached_property
-    def followed(self) -> list[View | None]:
-        """By row, what it lies as where it claims nothing (see `OpRow.followed`)."""
-        return [row.followed for row in self.rows]
+    def passed_through(self) -> list[View | None]:
+        """By row, what it lies as where it claims nothing (see `OpRow.passed_through`)."""
+        return [row.passed_through for row in self.rows]
 
     @cached_property
     def reads(self) -> list[tuple[tuple[int, View, int, bool], ...]]:
-        """By row, the operands that are not free: (slot, view, its source, whether it is the source itself, dim by dim)."""
+        """By row, the operands that are not constant-like: (slot, view, its source, whether the view is the identity)."""
         ranges = [tuple(range(rank)) for rank in range(1 + max(map(len, self.shapes), default=0))]
         return [
             tuple(
@@ -274,7 +275,7 @@ class Tables:
             view = row.operands[0] if row.operands else None
             if view is None or not flags[view.source]:
                 continue
-            if row.kind == "follow" or row.op.name in ("stablehlo.dynamic_slice", "stablehlo.optimization_barrier"):
+            if row.kind == "pass_through" or row.op.name in ("stablehlo.dynamic_slice", "stablehlo.optimization_barrier"):
                 flags[row.results[0]] = True
             elif row.is_invariant:
                 for result in row.results:
@@ -326,9 +327,9 @@ class Tables:
         return [item_bytes(value.type) for value in self.values]
 
     def view_of(self, value: SSAValue) -> View | None:
-        """What a value is a view of (itself, if of nothing else); None when it is free."""
+        """What a value is a view of (itself, if of nothing else); None when it is constant-like."""
         owner = value.owner
-        if isinstance(owner, Operation) and self.kinds.get(owner) == "free":
+        if isinstance(owner, Operation) and self.kinds.get(owner) == "constant_like":
             return None
         index = self.index_of[value]
         return self.views.get(index) or View(index, tuple(range(len(self.shapes[index]))))
@@ -351,7 +352,7 @@ class _Builder:
         self.values: list[SSAValue] = []
         self.index_of: dict[SSAValue, int] = {}
         self.kinds: dict[Operation, Kind] = {}
-        self.free: set[SSAValue] = set()
+        self.constant_like: set[SSAValue] = set()
         self.views: dict[int, View] = {}
         self.rows: list[OpRow] = []
         self.producer: list[int] = []
@@ -392,7 +393,7 @@ class _Builder:
         return index
 
     def view_of(self, value: SSAValue) -> View | None:
-        if value in self.free:
+        if value in self.constant_like:
             return None
         index = self.index_of[value]
         return self.views.get(index) or View(index, tuple(range(len(shape_of(value.type)))))
@@ -414,9 +415,9 @@ class _Builder:
                 continue
             for result in op.results:
                 self.value(result, into.number)
-            kind = self.kinds[op] = _kind_of(op, self.free, self.views, self.index_of)
-            if kind == "free":
-                self.free.update(op.results)
+            kind = self.kinds[op] = _kind_of(op, self.constant_like, self.views, self.index_of)
+            if kind == "constant_like":
+                self.constant_like.update(op.results)
                 continue
             if kind == "view":
                 source, dims = self.view_of(op.operands[0]), view_dims(op)
@@ -425,7 +426,7 @@ class _Builder:
                 through = tuple(-1 if d < 0 else source.dims[d] for d in dims)
                 self.views[self.index_of[op.results[0]]] = View(source.source, through)
                 continue
-            captured = _captured(op, self.index_of, self.free) if op.regions else ()
+            captured = _captured(op, self.index_of, self.constant_like) if op.regions else ()
             operands = tuple(self.view_of(v) for v in op.operands)
             results = tuple(self.index_of[r] for r in op.results)
             into.items.append(self.row(OpRow(index, op, kind, rule_of(op), operands, results, captured, into.number)))
@@ -541,19 +542,19 @@ def _number(value: SSAValue | None) -> int | None:
     return None
 
 
-def _kind_of(op: Operation, free: set[SSAValue], views: dict[int, View], index_of: dict[SSAValue, int]) -> Kind:
+def _kind_of(op: Operation, constant_like: set[SSAValue], views: dict[int, View], index_of: dict[SSAValue, int]) -> Kind:
     name = op.name
     if name in ("stablehlo.constant", "stablehlo.iota"):
-        return "free"
-    if op.operands and (is_pointwise(op) or name in LAYOUT) and free.issuperset(op.operands):
-        return "free"
-    if name in LAYOUT and op.operands[0] not in free and view_dims(op) is not None:
+        return "constant_like"
+    if op.operands and (is_pointwise(op) or name in LAYOUT) and constant_like.issuperset(op.operands):
+        return "constant_like"
+    if name in LAYOUT and op.operands[0] not in constant_like and view_dims(op) is not None:
         return "view"
     if name == "stablehlo.convert" and index_of[op.operands[0]] in views:
         view = views[index_of[op.operands[0]]]
         if -1 in view.dims:
             return "view"
-    return "follow" if name in FOLLOW else "claim"
+    return "pass_through" if name in PASS_THROUGH else "claim"
 
 
 def view_dims(op: Operation) -> tuple[int, ...] | None:
@@ -582,13 +583,13 @@ def ints(op: Operation, name: str) -> tuple[int, ...]:
     return tuple(int(i) for i in attr.get_values())  # type: ignore[attr-defined]
 
 
-def _captured(op: Operation, index_of: dict[SSAValue, int], free: set[SSAValue]) -> tuple[int, ...]:
+def _captured(op: Operation, index_of: dict[SSAValue, int], constant_like: set[SSAValue]) -> tuple[int, ...]:
     found: dict[int, None] = {}
     for inner in op.walk():
         if inner is op:
             continue
         for value in inner.operands:
-            if value in index_of and value not in free:
+            if value in index_of and value not in constant_like:
                 found[index_of[value]] = None
     return tuple(found)
 

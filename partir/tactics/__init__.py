@@ -4,17 +4,18 @@ from partir.tactics.data_parallel import DataParallel
 from partir.tactics.edges import EdgeParallel
 from partir.tactics.embedding import EmbeddingParallel
 from partir.tactics.expert import ExpertParallel
-from partir.tactics.manual import FIRST_DIVISIBLE_DIM, Manual, Whole
+from partir.tactics.manual import FIRST_DIVISIBLE_DIM, Manual
 from partir.tactics.megatron import Megatron
 from partir.tactics.multi_query import MultiQuery
 from partir.tactics.replay import Decisions, Replay
 from partir.tactics.search import Search
 from partir.tactics.sequence import SequenceParallel
-from partir.tactics.tactic import Stage, Tactic, run
+from partir.tactics.tactic import AppliedTactic, Tactic, run
 from partir.tactics.zero import ZeRO
 
 __all__ = [
     "FIRST_DIVISIBLE_DIM",
+    "AppliedTactic",
     "DataParallel",
     "Decisions",
     "EdgeParallel",
@@ -26,9 +27,7 @@ __all__ = [
     "Replay",
     "Search",
     "SequenceParallel",
-    "Stage",
     "Tactic",
-    "Whole",
     "ZeRO",
     "run",
 ]

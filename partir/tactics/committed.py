@@ -24,7 +24,7 @@ from partir.sharding.layout import spec_text
 from partir.tactics.other_meshes import layout_over
 from partir.tactics.pins import pins_of
 from partir.tactics.specs import by_argument, spread_over
-from partir.tactics.tactic import Judging, Stage
+from partir.tactics.tactic import AppliedTactic, Judging
 
 Layouts = tuple[tuple[int, Any], ...]
 """(argument number, sharding) of arguments that lie somewhere already."""
@@ -110,7 +110,7 @@ def _lies(assignment: Assignment, argument: int) -> tuple[tuple[str, ...], ...]:
     return tuple(assignment.lies(argument, dim) for dim in range(rank))
 
 
-def deciders(start: Assignment, stages: Sequence[Stage], names: Sequence[str], in_shardings: Any) -> dict[int, str]:
+def deciders(start: Assignment, stages: Sequence[AppliedTactic], names: Sequence[str], in_shardings: Any) -> dict[int, str]:
     """What first spoke of each argument: `in_shardings`, or a stage of a schedule by its name."""
     find, leaves = start.structure.addresses.find, start.structure.program.signature.arguments
     found = dict.fromkeys(spoken_of(in_shardings, leaves), "in_shardings")

@@ -1,4 +1,4 @@
-"""Data parallelism: every input is split along its batch, the state stays whole."""
+"""Data parallelism: every input is split along its batch, the state stays replicated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from partir.errors import PathError, TilingError, word, word_all
+from partir.errors import PathError, TilingError, error_text, error_texts
 from partir.sharding.actions import Action, ReduceIn, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.sums import dtype_name
@@ -39,7 +39,7 @@ class DataParallel:
             chosen = [i for i, leaf in enumerate(signature.arguments) if leaf.role == "input" and leaf.shape]
             if not chosen:
                 raise PathError(
-                    word(
+                    error_text(
                         f"{self!r} finds no input to split",
                         why="every argument with dims is state (it is handed on, donated, or named like state)",
                         hint="DataParallel(axis, inputs='batch/**') names the inputs",
@@ -54,7 +54,7 @@ class DataParallel:
                 if (problem := refusal(assignment, signature.arguments[i].name, 0, self.axis, assignment)) is not None
             ]
             if problems:
-                raise TilingError(word_all(problems))
+                raise TilingError(error_texts(problems))
         actions: list[Action] = [] if self.reduce_dtype is None else [ReduceIn(self.axis, self.reduce_dtype)]
         held: list[Action] = []
         seen: set[int] = set()

@@ -1,11 +1,11 @@
-"""Edge parallelism: the edges of a graph network are split, its nodes stay whole; no names are looked at."""
+"""Edge parallelism: the edges of a graph network are split, its nodes stay replicated; no names are looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from partir.errors import NoEffectError, word
+from partir.errors import NoEffectError, error_text
 from partir.sharding.actions import Action, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.roles import roles_of
@@ -14,7 +14,7 @@ from partir.tactics.megatron import address
 
 @dataclass(frozen=True)
 class EdgeParallel:
-    """Tile the edges of a graph network over `axis`: each device works on its own edges, nodes stay whole.
+    """Tile the edges of a graph network over `axis`: each device works on its own edges, nodes stay replicated.
 
     A step of message passing owes one all_reduce, the sum of what nodes are sent, and one on the way back, the gradient of
     the nodes that were read at the ends of edges; a parameter of an MLP on edges one for its gradient, as with a batch.
@@ -44,7 +44,7 @@ class EdgeParallel:
             if found:
                 why = f"of {len(found)} classes of edges none is free and divides by {assignment.mesh.size_of(self.axis)}"
             raise NoEffectError(
-                word(
+                error_text(
                     f"{self!r} finds no edges to split",
                     why=why + (f": {', '.join(misfits)}" if misfits else ""),
                     hint="padding edges to a size that divides, another axis, or Manual with the dim you mean",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partir.errors import NoEffectError, word
+from partir.errors import NoEffectError, error_text
 from partir.sharding.actions import Action, Tile
 from partir.sharding.assignment import NEVER, Assignment, in_scope
 from partir.sharding.roles import roles_of
@@ -15,7 +15,7 @@ from partir.sharding.roles import roles_of
 class EmbeddingParallel:
     """Tile the vocabulary (the looked-up dim) of embedding tables over `axis`.
 
-    A look-up is then a masked partial sum, settled by one all_reduce of the activations; its gradient touches only the rows a
+    A look-up is then a masked partial sum, reduced by one all_reduce of the activations; its gradient touches only the rows a
     device has. With tied embeddings the logits, too, are split by vocabulary, and the softmax over them costs two small
     all_reduces. `scope` limits it to look-ups inside scopes of that name or glob.
     """
@@ -46,7 +46,7 @@ class EmbeddingParallel:
                         (actions if free else held).setdefault(class_, Tile(name, view.dims[dim], self.axis))
         if not actions:
             raise NoEffectError(
-                word(
+                error_text(
                     f"{self!r} finds no embedding table",
                     why="no parameter is looked up by index" + (f' in scope "{self.scope}"' if self.scope else ""),
                     hint="Manual with the table and dim you mean",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partir.dialect.kinds import CONTRACTIONS
-from partir.errors import NoEffectError, word
+from partir.errors import NoEffectError, error_text
 from partir.sharding.actions import Action, Cut, Prefer, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.roles import roles_of
@@ -97,7 +97,7 @@ class ExpertParallel:
             hint = "put it before the tactic that took them; ZeRO comes after"
         names = assignment.structure.addresses.names
         held = [Tile(names[value], dim, self.axis) for experts in found for value, dim in experts.weights]
-        raise NoEffectError(word(f"{self!r} finds no experts to split", why=why, hint=hint), held)
+        raise NoEffectError(error_text(f"{self!r} finds no experts to split", why=why, hint=hint), held)
 
     def _batch(self, assignment: Assignment) -> Sequence[Action]:
         """What data parallelism would do, as far as it is not done."""

@@ -1,4 +1,4 @@
-"""The user's own decisions: dims or PartitionSpecs by path pattern, and values kept whole."""
+"""The user's own decisions: dims or PartitionSpecs by path pattern, and values kept replicated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from partir.errors import PathError, ProgramError, TilingError, word, word_all
+from partir.errors import PathError, ProgramError, TilingError, error_text, error_texts
 from partir.program import no_match
 from partir.sharding.actions import Action, Pin, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment
@@ -53,11 +53,11 @@ class Manual:
             _wanted(assignment, index, value, entry, self.axis, wanted, problems)
         problems += _contradictions(assignment, wanted)
         if problems:
-            raise TilingError(word_all(problems))
+            raise TilingError(error_texts(problems))
         tiles, problems = tiles_for(assignment, wanted)
         pins = exact_pins(assignment, assignment.apply(*tiles), wanted, problems) if not problems else []
         if problems:
-            raise TilingError(word_all(problems))
+            raise TilingError(error_texts(problems))
         return [*tiles, *pins]
 
     def _entries(self, assignment: Assignment) -> list[tuple[int, Any, str]]:
@@ -97,7 +97,7 @@ def _contradictions(assignment: Assignment, wanted: Sequence[Wanted]) -> list[st
             why = _contradiction(said, says)
             if why is not None:
                 problems.append(
-                    word(
+                    error_text(
                         f"two entries of Manual ask different things of {name}",
                         where=f"{first} and {other}; {describe(assignment, assignment.structure.addresses.find(name))}",
                         why=why,
@@ -145,7 +145,8 @@ def tiles_for(assignment: Assignment, wanted: Sequence[Wanted]) -> tuple[list[Ac
 
 def exact_pins(before: Assignment, after: Assignment, wanted: Sequence[Wanted], problems: list[str]) -> list[Action]:
     """Pins for the arguments that tiles alone do not lay as asked: where another class that was asked for has their axis. A
-    message for each that an earlier `Replicate` keeps whole, or that does not divide beside what it is cut over already."""
+    message for each that an earlier `Replicate` keeps replicated, or that does not divide beside what it is cut over
+    already."""
     count, find = after.structure.tables.argument_count, after.structure.addresses.find
     asked: dict[tuple[int, int], list[str]] = {}
     for item in wanted:
@@ -164,8 +165,10 @@ def exact_pins(before: Assignment, after: Assignment, wanted: Sequence[Wanted], 
         whole = next((axis for axis in named if (value, axis) in kept), None)
         if whole is not None:
             what = f'cannot tile {name} over mesh axis "{whole}"'
-            hint = "leave it out, or put it before the tactic that keeps it whole"
-            problems.append(word(what, where=where, why=f"it is kept whole on it (by {kept[value, whole]})", hint=hint))
+            hint = "leave it out, or put it before the tactic that keeps it replicated"
+            problems.append(
+                error_text(what, where=where, why=f"it is kept replicated over it (by {kept[value, whole]})", hint=hint)
+            )
             continue
         all_axes = [axis for axis in before.lies(value, dim) if axis not in named] + named
         if size % after.mesh.size_of(*all_axes):
@@ -211,7 +214,7 @@ def _wanted(
         return
     if axis is None:
         raise ProgramError(
-            word(
+            error_text(
                 f"Manual names dims ({name}: {value!r}) but no mesh axis",
                 hint=f"Manual(..., axis={assignment.mesh.names[0]!r}), or PartitionSpecs instead of dims",
             )
@@ -221,7 +224,7 @@ def _wanted(
         return
     if not isinstance(value, int) or isinstance(value, bool):
         raise ProgramError(
-            word(f"not a dim of {name}: {value!r}", hint="a whole number, a PartitionSpec, or partir.FIRST_DIVISIBLE_DIM")
+            error_text(f"not a dim of {name}: {value!r}", hint="a whole number, a PartitionSpec, or partir.FIRST_DIVISIBLE_DIM")
         )
     try:
         wanted.append(Wanted(name, assignment.dim_of(index, value), axis, entry))
@@ -261,14 +264,14 @@ def refusal(now: Assignment, name: str, dim: int, axis: str, before: Assignment)
     class_ = now.class_of(value, dim)
     devices = now.mesh.size_of(axis)
     if class_ is None:
-        return word(what, where=where, why=f"dim {dim} has one element")
+        return error_text(what, where=where, why=f"dim {dim} has one element")
     is_argument = value < now.structure.tables.argument_count
     if is_argument and axis in before.lies(value, dim):
         return None
     taken = before.argument_axes[value] if is_argument else ()
     if before.claims.order[axis][class_] != NEVER or any(axis in axes for axes in taken):
         by = next((a for a in before.actions if isinstance(a, Tile) and a.axis == axis), None)
-        return word(
+        return error_text(
             what,
             where=where,
             why=f'it is tiled over "{axis}" already' + (f" (by {by})" if by else ""),
@@ -281,30 +284,3 @@ def refusal(now: Assignment, name: str, dim: int, axis: str, before: Assignment)
             size = shape[dim] if shape[dim] % item.devices else item.size
             return indivisible(name, axis, describe(now, value), dim, shape, size, devices, already)
     return None
-
-
-@dataclass(frozen=True)
-class Whole:
-    """Keep the arguments that the patterns name whole on an axis, against all later tactics."""
-
-    patterns: str | Sequence[str]
-    axis: str
-
-    def actions(self, assignment: Assignment) -> Sequence[Action]:
-        assignment.mesh.check(self.axis)
-        patterns = [self.patterns] if isinstance(self.patterns, str) else list(self.patterns)
-        signature = assignment.structure.program.signature
-        found = dict.fromkeys(index for pattern in patterns for index in signature.select(pattern))
-        problems = [
-            word(
-                f'cannot keep {signature.arguments[index].name} whole on mesh axis "{self.axis}"',
-                where=describe(assignment, index),
-                why="an earlier tactic has tiled it",
-                hint="put Whole before that tactic",
-            )
-            for index in found
-            if any(self.axis in axes for axes in assignment.argument_axes[index])
-        ]
-        if problems:
-            raise TilingError(word_all(problems))
-        return [Replicate(signature.arguments[index].name, self.axis) for index in found]

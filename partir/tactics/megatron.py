@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partir.errors import NoEffectError, word
+from partir.errors import NoEffectError, error_text
 from partir.sharding.actions import Action, Tile
 from partir.sharding.assignment import NEVER, Assignment, in_scope
 from partir.sharding.roles import Roles, roles_of
@@ -64,7 +64,7 @@ class Megatron:
         if not chosen:
             where = f' in scope "{self.scope}"' if self.scope else ""
             raise NoEffectError(
-                word(
+                error_text(
                     f"{self!r} finds no hidden dim to split{where}",
                     why=f"of {len(found)} hidden classes none is free and divides by {assignment.mesh.size_of(self.axis)}"
                     + (f": {', '.join(misfits[:4])}" if misfits else ""),
@@ -133,4 +133,4 @@ def address(assignment: Assignment, class_: int) -> tuple[str, int]:
         value, dim, part = structure.atoms.owner_of(atom)
         if part == 0:
             return structure.addresses.names[value], dim
-    raise NoEffectError(word(f"class {class_} is the outermost part of no dim", why="so no tile can name it"))
+    raise NoEffectError(error_text(f"class {class_} is the outermost part of no dim", why="so no tile can name it"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partir.errors import NoEffectError, word
+from partir.errors import NoEffectError, error_text
 from partir.sharding.actions import Action, Cut, Prefer, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.roles import roles_of
@@ -38,7 +38,7 @@ class MultiQuery:
         whole = [cache for cache in caches if not any(self.axis in axes for axes in assignment.argument_axes[cache[0]])]
         if not whole:
             raise NoEffectError(
-                word(
+                error_text(
                     f"{self!r} finds no cache to split",
                     why=f'all {len(caches)} caches are split over "{self.axis}" already'
                     if caches
@@ -67,7 +67,7 @@ class MultiQuery:
             tiles.append(Prefer(ANYWHERE, names[cache], dim, self.axis))
         if not tiles:
             raise NoEffectError(
-                word(
+                error_text(
                     f"{self!r} finds no batch to split",
                     why=f"the batch of no cache divides: {', '.join(misfits[:4])}",
                     hint="a smaller axis, or a batch that divides",

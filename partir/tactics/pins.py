@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from partir.errors import TilingError, word_all
+from partir.errors import TilingError, error_texts
 from partir.sharding.actions import Action, Pin, Tile
 from partir.sharding.assignment import Assignment
 from partir.tactics.manual import describe
@@ -33,7 +33,7 @@ def pins_of(assignment: Assignment, in_shardings: Any, out_shardings: Any) -> Pi
     outputs = _results(assignment, out_shardings, problems)
     actions = _arguments(assignment, in_shardings, problems)
     if problems:
-        raise TilingError(word_all(problems))
+        raise TilingError(error_texts(problems))
     return Pins(tuple(actions), tuple(outputs))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from partir.cost import targets
 from partir.cost.targets import Target
-from partir.errors import TargetError, word
+from partir.errors import TargetError, error_text
 from partir.search import MCTS, Decision, Environment, Result, Searcher
 from partir.search.searcher import Show
 from partir.sharding.actions import Action
@@ -21,10 +21,10 @@ logger = logging.getLogger("partir")
 class Search:
     """Decide on `axes` by search, after what the tactics before it decided: the fastest estimated step that fits `target`.
 
-    Decisions are dimension groups on axes, the same with parameters kept whole (ZeRO-2), conflicts taken back, and parameters
-    gathered once in a step. `algorithm` is a searcher of `partir.search`, by default `MCTS()`. `scopes` limits it to what lives
-    in these named scopes (a decision holds for all repeats of a scope), `filter` to the decisions for which it is true.
-    `target` is by default the one of the partition.
+    Decisions are dimension groups on axes, the same with parameters kept replicated (ZeRO-2), conflicts taken back, and
+    parameters gathered once in a step. `algorithm` is a searcher of `partir.search`, by default `MCTS()`. `scopes` limits it to
+    what lives in these named scopes (a decision holds for all repeats of a scope), `filter` to the decisions for which it is
+    true. `target` is by default the one of the partition.
 
     What was found, with the trace and the alternatives, is in `result` afterwards. Ctrl-C ends it with the best so far. Where
     nothing is better than leaving the program as it is, it does so, and logs that.
@@ -51,7 +51,7 @@ class Search:
         target = targets.get(self.target) if self.target is not None else target
         if target is None:
             raise TargetError(
-                word(
+                error_text(
                     f"{self!r} has no target to judge by",
                     hint='partition(schedule, target="tpu_v3"), partir.jit(f, target=...), or Search(..., target=...)',
                 )

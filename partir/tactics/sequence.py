@@ -1,4 +1,4 @@
-"""Sequence parallelism (Korthikanti et al. 2022): what Megatron leaves whole is split along the sequence."""
+"""Sequence parallelism (Korthikanti et al. 2022): what Megatron leaves replicated is split along the sequence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partir.errors import NoEffectError, word
+from partir.errors import NoEffectError, error_text
 from partir.sharding.actions import Action, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.roles import roles_of
@@ -41,7 +41,7 @@ class SequenceParallel:
                 (found if free else held)[class_] = len(classes.atoms_by_class[class_])
         if not found:
             raise NoEffectError(
-                word(
+                error_text(
                     f"{self!r} finds no sequence dim",
                     why="no input has a second dim that is free and that no parameter is contracted over",
                     hint="Manual with the dim you mean",

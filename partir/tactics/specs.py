@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from partir.errors import MeshError, PathError, ProgramError, TilingError, word
+from partir.errors import MeshError, PathError, ProgramError, TilingError, error_text
 from partir.frontend.signature import paths_of
 from partir.mesh import Mesh
 from partir.program import Leaf, Path, no_match
@@ -28,7 +28,7 @@ def dims_of(spec: Any, mesh: Mesh, name: str) -> Dims:
     if isinstance(spec, NamedSharding):
         spec = _over(spec, mesh, name)
     if not isinstance(spec, PartitionSpec):
-        raise ProgramError(word(f"not a sharding of {name}: {spec!r}", hint="a PartitionSpec, a NamedSharding or None"))
+        raise ProgramError(error_text(f"not a sharding of {name}: {spec!r}", hint="a PartitionSpec, a NamedSharding or None"))
     dims = tuple(_axes_of(entry) for entry in spec)
     axes = [axis for own in dims for axis in own or ()]
     for axis in axes:
@@ -36,7 +36,7 @@ def dims_of(spec: Any, mesh: Mesh, name: str) -> Dims:
     twice = sorted({axis for axis in axes if axes.count(axis) > 1})
     if twice:
         raise TilingError(
-            word(
+            error_text(
                 f"cannot shard {name} as {spec}",
                 why=f'mesh axis "{twice[0]}" is named {axes.count(twice[0])} times, and its devices can cut a value only once',
                 hint="name each axis once",
@@ -56,7 +56,7 @@ def _over(sharding: NamedSharding, mesh: Mesh, name: str) -> PartitionSpec:
     found = spec_over(sharding, mesh)
     if found is None:
         raise MeshError(
-            word(
+            error_text(
                 f"the sharding of {name} is for another mesh",
                 where=f"{sharding.spec} over {Mesh.of(sharding.mesh).described(mesh)}",
                 why=f"no axes of {mesh!r}, the mesh to partition over, give each device the same piece",
@@ -97,7 +97,9 @@ def by_argument(tree: Any, leaves: Sequence[Leaf]) -> Any:
         return tree
     names = list(dict.fromkeys(leaf.path[0] for leaf in leaves if leaf.role != "constant"))
     if len(tree) > len(names):
-        raise ProgramError(word(f"specs for {len(tree)} arguments", why=f"the function has {len(names)}: {', '.join(names)}"))
+        raise ProgramError(
+            error_text(f"specs for {len(tree)} arguments", why=f"the function has {len(names)}: {', '.join(names)}")
+        )
     return dict(zip(names, tree, strict=False))
 
 
@@ -110,7 +112,7 @@ def indivisible(name: str, axis: str, where: str, dim: int, shape: Sequence[int]
     parts = "" if size == shape[dim] else f", which is made of {size} x {shape[dim] // size}"
     over = f'the {devices} devices of "{axis}"' + (f" (times {already} it is cut over already)" if already > 1 else "")
     hints = [f"dim {d} ({shape[d]})" for d in others[:1]]
-    return word(
+    return error_text(
         f'cannot tile {name} over mesh axis "{axis}"',
         where=f"{where}, dim {dim}{parts}",
         why=f"{size} does not divide by {over} ({size} mod {total} = {size % total})",
@@ -120,7 +122,7 @@ def indivisible(name: str, axis: str, where: str, dim: int, shape: Sequence[int]
 
 def too_many_dims(name: str, where: str, spec: Any, rank: int) -> str:
     """The message for a spec that speaks of more dims than there are."""
-    return word(
+    return error_text(
         f"cannot shard {name} as {spec}",
         where=where,
         why=f"the spec speaks of {len(getattr(spec, 'spec', spec))} dims, the value has {rank}",

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from partir.collector import paused
 from partir.cost.targets import Target
-from partir.errors import NoEffectError, ProgramError, word
+from partir.errors import NoEffectError, ProgramError, error_text
 from partir.sharding.actions import Action, Replicate, Tile
 from partir.sharding.assignment import Assignment
 
@@ -34,7 +34,7 @@ class Judging(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class AppliedTactic:
     """One tactic of a schedule, and the assignment after it."""
 
     tactic: Tactic
@@ -42,19 +42,19 @@ class Stage:
 
 
 @paused()
-def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None = None) -> list[Stage]:
+def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None = None) -> list[AppliedTactic]:
     """Run a schedule, on `target` where a tactic prices what it decides.
 
-    Raises NoEffectError for a tactic that changes nothing. Where that is only because sizes do not divide, the dims stay whole
-    and the report says so, as long as the schedule changes something: a vocabulary of 50,257 is no reason to refuse the rest.
-    Nor is a tactic refused that would only decide what the program's own shardings say: its row shows no change.
+    Raises NoEffectError for a tactic that changes nothing. Where that is only because sizes do not divide, the dims stay
+    replicated and the report says so, as long as the schedule changes something: a vocabulary of 50,257 is no reason to refuse
+    the rest. Nor is a tactic refused that would only decide what the program's own shardings say: its row shows no change.
     """
-    stages: list[Stage] = []
+    stages: list[AppliedTactic] = []
     misfits: list[str] = []
     for number, tactic in enumerate(schedule):
         if isinstance(tactic, type) or not isinstance(tactic, Tactic):
             raise ProgramError(
-                word(
+                error_text(
                     f"schedule item {number} is not a tactic: {tactic!r}",
                     hint="an instance, as in [partir.DataParallel('data')], or a Strategy",
                 )
@@ -69,9 +69,9 @@ def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None =
             actions = error.held
         after = before.apply(*actions)
         if _is_satisfied(actions, before, assignment):
-            stages.append(Stage(tactic, after if after.claims.undivided != before.claims.undivided else before))
+            stages.append(AppliedTactic(tactic, after if after.claims.undivided != before.claims.undivided else before))
             continue
-        stages.append(Stage(tactic, after))
+        stages.append(AppliedTactic(tactic, after))
         keeps_whole = all(isinstance(action, Replicate) for action in actions) and bool(actions)
         leaves_it = judging and not actions
         if not keeps_whole and not leaves_it and after.same_effect(before):
@@ -115,11 +115,11 @@ def _no_effect(tactic: Tactic, before: Assignment, after: Assignment) -> str:
     else:
         why = "every op and argument it speaks of already has that axis on another dim, or is whole there for another reason"
         hint = "leave it out, or put it before the tactic that took the axis"
-    return word(f"{tactic!r} changes nothing", why=why, hint=hint)
+    return error_text(f"{tactic!r} changes nothing", why=why, hint=hint)
 
 
-def _check_pins(stages: Sequence[Stage]) -> None:
-    """A tactic that only keeps values whole must keep something from a later one."""
+def _check_pins(stages: Sequence[AppliedTactic]) -> None:
+    """A tactic that only keeps values replicated must keep something from a later one."""
     final = stages[-1].assignment if stages else None
     done = 0
     for stage in stages:
@@ -130,9 +130,9 @@ def _check_pins(stages: Sequence[Stage]) -> None:
         without = final.restarted(final.actions[: done - len(own)] + final.actions[done:])
         if without.same_effect(final):
             raise NoEffectError(
-                word(
+                error_text(
                     f"{stage.tactic!r} changes nothing",
-                    why="no tactic after it would have sharded what it keeps whole",
+                    why="no tactic after it would have sharded what it keeps replicated",
                     hint="put it before the tactic it is to hold off, or leave it out",
                 )
             )

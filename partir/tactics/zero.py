@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from partir.errors import NoEffectError, ProgramError, word
+from partir.errors import NoEffectError, ProgramError, error_text
 from partir.sharding.actions import Action, GatherOnce, ReduceIn, Replicate, Tile
 from partir.sharding.assignment import NEVER, Assignment
 from partir.sharding.roles import accumulators_of, roles_of
@@ -24,8 +24,8 @@ class ZeRO:
     stage 3 (FSDP)  parameters are sharded: gathered once in each phase that uses them, gradients reduce-scattered; without
                     `reshard_after_forward`, gathered once in a step and kept until the backward pass (a gather less, for the
                     memory of all of them)
-    stage 2         parameters stay whole: gradients reduce-scattered, new parameters gathered at the end of the step
-    stage 1         as stage 2, and gradients that are accumulated over steps stay whole, too
+    stage 2         parameters stay replicated: gradients reduce-scattered, new parameters gathered at the end of the step
+    stage 1         as stage 2, and gradients that are accumulated over steps stay replicated, too
 
     Classes are taken by the parameter bytes they newly shard (in a transformer the residual width covers nearly all) until
     99 % are covered or none divides; those of repeated layers together. `params` limits it to parameters that match these
@@ -46,12 +46,12 @@ class ZeRO:
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         assignment.mesh.check(self.axis)
         if self.stage not in (1, 2, 3):
-            raise ProgramError(word(f"there is no ZeRO stage {self.stage!r}", hint="stage=1, 2 or 3"))
+            raise ProgramError(error_text(f"there is no ZeRO stage {self.stage!r}", hint="stage=1, 2 or 3"))
         if self.stage != 3 and not self.reshard_after_forward:
             raise ProgramError(
-                word(
+                error_text(
                     f"{self!r} has nothing to reshard after forward",
-                    why="before stage 3 parameters stay whole",
+                    why="before stage 3 parameters stay replicated",
                     hint="stage=3, or leave reshard_after_forward out",
                 )
             )
@@ -68,7 +68,7 @@ class ZeRO:
         chosen, covered = self._cover(assignment, parameters if not held else ())
         if not chosen:
             raise NoEffectError(
-                word(
+                error_text(
                     f"{self!r} finds no parameter to shard",
                     why=f"of {len(parameters)} parameters none has a free dim that divides by "
                     f'the {assignment.mesh.size_of(self.axis)} devices of "{self.axis}"',

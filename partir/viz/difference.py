@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partir.cost.estimate import Estimate
-from partir.errors import ProgramError, word
+from partir.errors import ProgramError, error_text
 from partir.program import Leaf
 from partir.sharding.layout import spec_of, spec_text
 from partir.sharding.plan import COLLECTIVES, Plan
@@ -20,7 +20,7 @@ def difference(a: Plan, b: Plan, costs: tuple[Estimate, Estimate] | None) -> Tab
         names = [{leaf.name for leaf in signature.arguments} for signature in signatures]
         only = sorted(names[0] ^ names[1])
         raise ProgramError(
-            word(
+            error_text(
                 "these are not partitionings of one function",
                 why=f"{len(only)} arguments are in one of them only: {', '.join(only[:3])}",
             )

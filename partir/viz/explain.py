@@ -10,7 +10,7 @@ from partir.program import Leaf, origin_of
 from partir.sharding.actions import GatherOnce, Pin, ReduceIn, Replicate
 from partir.sharding.assignment import NEVER
 from partir.sharding.layout import local_shape, spec_of, spec_text
-from partir.sharding.plan import COLLECTIVES, Plan, Reshard, Settlement
+from partir.sharding.plan import COLLECTIVES, Plan, Reduction, Reshard
 from partir.viz.report import bytes_text
 from partir.viz.table import Table
 
@@ -66,7 +66,7 @@ def _lies(plan: Plan, value: int) -> str:
         return f"a view of {plan.assignment.structure.addresses.names[view.source]}"
     layout = plan.arguments[value] if value < tables.argument_count else plan.layouts[value]
     if not layout:
-        return "whole on every device"
+        return "replicated on every device"
     total = tables.bytes_of[value]
     elements = math.prod(tables.shapes[value])
     own = total * math.prod(local_shape(layout, plan.assignment.mesh.axes)) // elements if elements else 0
@@ -95,7 +95,7 @@ def _decided(plan: Plan, steps: Steps, value: int, axis: str) -> str:
         )
     for position, action in enumerate(assignment.actions):
         if isinstance(action, Replicate) and action.axis == axis and structure.addresses.find(action.value) == value:
-            return f"whole: kept so {_by(plan, steps, position)}"
+            return f"replicated: kept so {_by(plan, steps, position)}"
     for dim in range(len(tables.shapes[value])):
         for part, _ in enumerate(atoms.atoms_of(value, dim)):
             class_ = assignment.classes.class_of(value, dim, part)
@@ -104,9 +104,9 @@ def _decided(plan: Plan, steps: Steps, value: int, axis: str) -> str:
             by = _by(plan, steps, int(claims.order[axis][class_]))
             if not claims.divides[axis][class_]:
                 devices = assignment.mesh.size_of(axis)
-                return f"whole: dim {dim} ({tables.shapes[value][dim]}) does not divide by {devices}, asked for {by}"
-            return f"whole: at the op that makes it another dim has the axis; dim {dim} is cut elsewhere, {by}"
-    return "whole: nobody decided otherwise"
+                return f"replicated: dim {dim} ({tables.shapes[value][dim]}) does not divide by {devices}, asked for {by}"
+            return f"replicated: at the op that makes it another dim has the axis; dim {dim} is cut elsewhere, {by}"
+    return "replicated: nobody decided otherwise"
 
 
 def _classes(plan: Plan, value: int, dim: int) -> Iterator[int]:
@@ -130,14 +130,14 @@ def _collectives(plan: Plan, value: int) -> Iterator[tuple[str, str]]:
     """The collectives on a value, and on the gradient that it is updated with."""
     tables = plan.assignment.structure.tables
     source = tables.views[value].source if value in tables.views else value
-    settled = plan.settlements.get(source)
-    if settled is not None:
-        yield from _settled(plan, settled, "")
+    reduced = plan.reductions.get(source)
+    if reduced is not None:
+        yield from _reduced(plan, reduced, "")
     for reshard in plan.reshards.values():
         if reshard.value == source:
             yield from _resharded(plan, reshard)
     for inner in _updates(plan, value):
-        yield from _settled(plan, plan.settlements[inner], "its gradient: ")
+        yield from _reduced(plan, plan.reductions[inner], "its gradient: ")
     results = [result for result, argument in tables.program.signature.argument_of_result.items() if argument == value]
     for result in results:
         view = tables.outputs[result]
@@ -147,7 +147,7 @@ def _collectives(plan: Plan, value: int) -> Iterator[tuple[str, str]]:
 
 
 def _updates(plan: Plan, argument: int) -> Iterator[int]:
-    """The settled values of its shape (or that transposed) that the next value of an argument is computed from."""
+    """The reduced values of its shape (or that transposed) that the next value of an argument is computed from."""
     tables = plan.assignment.structure.tables
     signature = tables.program.signature
     sizes = sorted(tables.shapes[argument])
@@ -163,7 +163,7 @@ def _updates(plan: Plan, argument: int) -> Iterator[int]:
                 if value in seen or value < tables.argument_count:
                     continue
                 seen.add(value)
-                if value in plan.settlements:
+                if value in plan.reductions:
                     yield value
                     continue
                 row = tables.rows[tables.producer[value]]
@@ -171,11 +171,11 @@ def _updates(plan: Plan, argument: int) -> Iterator[int]:
             frontier = following
 
 
-def _settled(plan: Plan, settlement: Settlement, of: str) -> Iterator[tuple[str, str]]:
+def _reduced(plan: Plan, reduction: Reduction, of: str) -> Iterator[tuple[str, str]]:
     tables = plan.assignment.structure.tables
-    op = tables.rows[tables.producer[settlement.value]].op
-    size = bytes_text(tables.bytes_of[settlement.value])
-    for step in settlement.steps:
+    op = tables.rows[tables.producer[reduction.value]].op
+    size = bytes_text(tables.bytes_of[reduction.value])
+    for step in reduction.steps:
         axes = " and ".join(step.axes)
         made = f", made in {step.dtype}" if step.dtype is not None else ""
         summed = {"add": "summed over", None: "summed over"}.get(step.reduction, f"{step.reduction} over")

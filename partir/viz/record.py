@@ -12,7 +12,7 @@ from partir.sharding.assignment import Assignment
 from partir.sharding.layout import spec_of
 from partir.sharding.plan import Plan
 from partir.viz.inventory import argument_classes
-from partir.viz.report import argument_bytes, collectives_by_scope, conflict_lines, sharded_arguments, whole_lines
+from partir.viz.report import argument_bytes, collectives_by_scope, conflict_lines, replicated_lines, sharded_arguments
 
 
 def record_of(history: Sequence[tuple[str, Plan]], target: Target | None = None) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def record_of(history: Sequence[tuple[str, Plan]], target: Target | None = None)
         "scopes": scopes_record(program.scopes),
         "classes": classes_record(assignment),
         "conflicts": conflict_lines(assignment),
-        "whole": whole_lines(plan),
+        "replicated": replicated_lines(plan),
     }
 
 

@@ -193,8 +193,8 @@ def collectives_by_scope(plan: Plan) -> dict[str, dict[str, int]]:
         for kind in kinds:
             counts[kind] += times
 
-    for value, settlement in plan.settlements.items():
-        add(tables.producer[value], settlement.steps, tables.region_of[value])
+    for value, reduction in plan.reductions.items():
+        add(tables.producer[value], reduction.steps, tables.region_of[value])
     for reshard in plan.reshards.values():
         add(reshard.row, reshard.steps, reshard.region)
     return {name: {kind: c[kind] for kind in COLLECTIVES if c[kind]} for name, c in sorted(found.items())}
@@ -235,8 +235,9 @@ def conflict_lines(assignment: Assignment) -> list[str]:
     ]
 
 
-def whole_lines(plan: Plan) -> list[str]:
-    """What stayed whole and why: sizes that do not divide, constraints that were not honoured, ops that work on no slices."""
+def replicated_lines(plan: Plan) -> list[str]:
+    """What stayed replicated and why: sizes that do not divide, constraints that were not honoured, ops that work on no
+    slices."""
     assignment = plan.assignment
     tables = assignment.structure.tables
     lines = [str(item) for item in assignment.claims.undivided]

@@ -47,8 +47,8 @@ def _sums(plan: Plan, target: Target | None) -> dict[Sum, Counter[tuple[str, ...
                 key = own, always.get(made, made), step.dtype is not None
                 found.setdefault(key, Counter())[step.axes] += times
 
-    for settlement in plan.settlements.values():
-        add(settlement.value, settlement.steps, tables.times(tables.region_of[settlement.value]))
+    for reduction in plan.reductions.values():
+        add(reduction.value, reduction.steps, tables.times(tables.region_of[reduction.value]))
     for reshard in plan.reshards.values():
         add(reshard.value, reshard.steps, tables.times(reshard.region))
     return found

@@ -55,13 +55,13 @@ def test_schedule_as_in_python(text: str) -> None:
 
 def test_schedule_with_everything_a_tactic_takes() -> None:
     text = "Manual({'params/**/w': P(None, ('x', 'y'))}), Manual(FIRST_DIVISIBLE_DIM, axis='x'), "
-    text += "Whole(['a', 'b'], 'x'), ZeRO('x', stage=3), "
+    text += "Replicate('a/*', 'x'), ZeRO('x', stage=3), "
     text += "Tile('params/w', 1, 'x')"
 
     assert schedule_of(text) == [
         partir.Manual({"params/**/w": PartitionSpec(None, ("x", "y"))}),
         partir.Manual(partir.FIRST_DIVISIBLE_DIM, axis="x"),
-        partir.Whole(["a", "b"], "x"),
+        partir.Replicate("a/*", "x"),
         partir.ZeRO("x", stage=3),
         partir.Tile("params/w", 1, "x"),
     ]

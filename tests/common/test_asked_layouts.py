@@ -127,8 +127,8 @@ def test_any_two_of_three_entries_are_compared():
 
 def test_a_value_that_is_kept_whole_is_not_also_laid(x64):
     traced = partir.jit(step, mesh=partir.Mesh(d=8)).trace(array(32, 32), array(64, 32))
-    with pytest.raises(TilingError, match="it is kept whole on it"):
-        traced.partition([partir.Whole("w", "d"), Manual({"w": P("d")})])
+    with pytest.raises(TilingError, match="it is kept replicated over it"):
+        traced.partition([partir.Replicate("w", "d"), Manual({"w": P("d")})])
 
 
 # ---- dims that ops split into other blocks
@@ -159,7 +159,7 @@ def test_a_dim_is_cut_though_an_op_has_fewer_blocks_of_it(name, mesh, spec, thro
 
     assert part.in_specs == (spec,)
     assert part.collectives
-    assert any("cannot work on slices of that dim" in line for line in part.whole)
+    assert any("cannot work on slices of that dim" in line for line in part.replicated)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -234,7 +234,7 @@ def test_rows_of_blocks_that_are_all_cut_are_found(name, x64):
     part = traced.partition([partir.Tile(blocks, 1, "x"), partir.Tile(blocks, 0, "y")])
 
     assert_same(part(*args), jax.jit(fun)(*args))
-    assert not any("gather in" in line or "dynamic_slice in" in line for line in part.whole)
+    assert not any("gather in" in line or "dynamic_slice in" in line for line in part.replicated)
 
 
 @pytest.mark.parametrize("mesh", ["4x2", "2x2x2"])
@@ -466,7 +466,7 @@ def test_a_strategy_keeps_what_was_asked_and_says_what_does_not_divide_elsewhere
 
     assert same.in_specs == (P("d"), P("d"))
     assert other.in_specs == (P("d"), P())
-    assert any("60 does not divide by 8" in line for line in other.whole)
+    assert any("60 does not divide by 8" in line for line in other.replicated)
 
 
 def test_a_session_pins_and_takes_it_back():

@@ -204,7 +204,8 @@ def test_megatron_reduces_as_often_where_query_key_and_value_are_one_matrix(laye
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4, 8])
 def test_key_value_heads_fewer_than_the_devices(kv_heads):
-    """CASES a3: on 4 devices fewer than 4 stay whole and the query heads are split within each; no activation is gathered."""
+    """CASES a3: on 4 devices fewer than 4 stay replicated and the query heads are split within each; no activation is
+    gathered."""
     example = zoo.gpt(1, **_SMALL | {"heads": 8, "d_model": 64, "kv_heads": kv_heads})
     tr = partir.jit(example.fun, mesh=mesh_of("2x4"), donate_argnums=example.donate_argnums).trace(*example.args)
 

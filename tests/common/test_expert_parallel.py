@@ -376,4 +376,6 @@ def test_of_several_layers_those_that_do_not_divide_are_reported():
 
     assert part.collectives == {"all_to_all": 2}
     assert part.in_specs[0]["six"] == {"gate": P(), "up": P(), "down": P()}
-    assert any('params/six/down dim 0 (6) stays whole on "data"' in line and "4 or 8 would" in line for line in part.whole)
+    assert any(
+        'params/six/down dim 0 (6) stays replicated over "data"' in line and "4 or 8 would" in line for line in part.replicated
+    )

@@ -102,7 +102,7 @@ def invariant_sum(run):
 
 
 FOUND = {
-    # A pending sum that a loop carries unchanged asked itself how it would like to be settled.
+    # An unreduced sum that a loop carries unchanged asked itself how it would like to be reduced.
     "sum read in scan": invariant_sum(lambda s, c: lax.scan(lambda c, r: (jnp.tanh(c + s), (s * r).sum(0)), c, c)),
     "sum read in fori": invariant_sum(lambda s, c: lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c) + s, c)),
     "sum read in while": invariant_sum(lambda s, c: lax.while_loop(lambda c: c.sum() < 99, lambda c: jnp.abs(c) + s * s, c)),

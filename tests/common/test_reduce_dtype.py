@@ -189,13 +189,13 @@ def test_jit_asks_for_all_axes_and_a_tactic_for_its_own():
 
 
 def test_a_sum_over_several_axes_takes_the_widest_of_what_they_ask():
-    """The weights lie whole, and the batch over both axes: each gradient is one sum over the two."""
+    """The weights are replicated, and the batch over both axes: each gradient is one sum over the two."""
     schedule = [Tile("batch/x", 0, "data"), Tile("batch/x", 0, "model")]
     mesh = partir.Mesh(data=4, model=2)
 
     def steps(*asked):
         plan = part_of([*schedule, *asked], mesh=mesh).plan
-        return {(s.axes, s.dtype) for own in plan.settlements.values() for s in own.steps}
+        return {(s.axes, s.dtype) for own in plan.reductions.values() for s in own.steps}
 
     assert steps() == {(("data", "model"), None)}
     assert steps(ReduceIn("model", "float32")) == {(("data", "model"), "float32"), (("data", "model"), None)}

@@ -1,4 +1,4 @@
-"""Sizes that do not divide: the class stays whole on that axis and is named, everything else is as it would be."""
+"""Sizes that do not divide: the class stays replicated over that axis and is named, everything else is as it would be."""
 
 import re
 
@@ -30,9 +30,10 @@ def test_a_vocabulary_that_does_not_divide_stays_whole_and_is_named(rest, tied):
     part = partitioned(57, [*rest, E], tied=tied)
     without = partitioned(57, rest, tied=tied)
 
-    (line,) = (line for line in part.whole if line not in without.whole)
+    (line,) = (line for line in part.replicated if line not in without.replicated)
     assert line == (
-        'params/embed/embeddings dim 0 (57) stays whole on "model": 57 does not divide by 4 (57 mod 4 = 1); 56 or 60 would'
+        'params/embed/embeddings dim 0 (57) stays replicated over "model": '
+        "57 does not divide by 4 (57 mod 4 = 1); 56 or 60 would"
     )
     assert line in str(part.report())
     assert part.in_specs == without.in_specs
@@ -45,11 +46,11 @@ def test_the_same_vocabulary_on_an_axis_that_divides_it_is_split():
     part = partitioned(57, [D, E], mesh=partir.Mesh(data=2, model=3))
 
     assert part.in_specs[0]["embed"]["embeddings"] == jax.P("model")
-    assert part.whole == []
+    assert part.replicated == []
 
 
 def test_a_schedule_that_comes_to_nothing_is_an_error_with_the_same_numbers():
-    with pytest.raises(NoEffectError, match=re.escape("(57) stays whole on")) as raised:
+    with pytest.raises(NoEffectError, match=re.escape("(57) stays replicated over")) as raised:
         partitioned(57, [E])
 
     assert "EmbeddingParallel(axis='model', scope=None) changes nothing" in str(raised.value)
@@ -85,12 +86,12 @@ def test_gpt_2_small_is_planned_and_its_vocabulary_reported():
     without = traced.partition([D, M, ZERO])
 
     line = (
-        'params/embed/embeddings dim 0 (50257) stays whole on "model": '
+        'params/embed/embeddings dim 0 (50257) stays replicated over "model": '
         "50257 does not divide by 4 (50257 mod 4 = 1); 50256 or 50260 would"
     )
-    assert part.whole == [line]
+    assert part.replicated == [line]
     assert line in str(part.report())
-    assert without.whole == []
+    assert without.replicated == []
     assert part.collectives == without.collectives
     params = part.in_specs[0]
     assert params["embed"]["embeddings"] == jax.P(None, "data")

@@ -16,10 +16,10 @@ from partir.cost.estimate import estimate, model_of
 from partir.cost.fusing import FUSINGS
 from partir.cost.kernels import build
 from partir.cost.memory import tiled_bytes
-from partir.cost.standing import Standing
 from partir.cost.timeline import Transfers, step_seconds
+from partir.cost.unfolding import Unfolding
+from partir.sharding import folded
 from partir.sharding import plan as plan_
-from partir.sharding import quotient
 from partir.sharding.assignment import Assignment
 from partir.sharding.structure import Structure
 
@@ -90,7 +90,7 @@ def test_the_cause_of_a_collective_is_named(traced):
     assert reduced.source.startswith("gpt.py:")
     gathered = [item for item in found if item.kind == "all_gather" and item.value.startswith("params/layer_1/mlp/up/w")]
     assert {item.phase for item in gathered} == {"forward", "backward"}
-    assert "reads it whole on data" in gathered[0].reason
+    assert "reads it replicated over data" in gathered[0].reason
 
 
 def test_work_is_shared_by_the_devices_that_cut_it():
@@ -103,9 +103,9 @@ def test_work_is_shared_by_the_devices_that_cut_it():
     assert whole.flops == 2 * 64 * 32 * 16
     assert rows.flops == summed.flops == whole.flops / 4
     assert [c.kind for c in rows.collectives] == []
-    (settled,) = summed.collectives
-    assert settled.kind == "all_reduce"
-    assert settled.bytes == pytest.approx(2 * 3 / 4 * 64 * 16 * 4)
+    (reduced,) = summed.collectives
+    assert reduced.kind == "all_reduce"
+    assert reduced.bytes == pytest.approx(2 * 3 / 4 * 64 * 16 * 4)
 
 
 def test_a_loop_counts_as_often_as_it_runs():
@@ -277,15 +277,15 @@ def test_what_was_planned_before_changes_nothing(name, rng):
     ("schedule", "within"), [("batch", 1e-6), ("both", 1e-6), ("both+zero3", 1e-6), ("both+sequence", 0.07)]
 )
 def test_a_plan_of_the_parts_has_the_price_of_the_whole(schedule, within):
-    """But for what is alive where its first and last layer settle sums at other places."""
+    """But for what is alive where its first and last layer reduce sums at other places."""
     example = zoo.gpt(layers=4, d_model=64, heads=4, vocab=64, seq=16, batch=8)
     traced = partir.jit(example.fun, mesh=MESH, donate_argnums=example.donate_argnums).trace(*example.args)
     whole = traced.partition(SCHEDULES[schedule]).assignment
     model = model_of(traced.structure, targets.get("tpu_v3"))
-    parts = quotient.of(whole)
+    parts = folded.fold(whole)
     assert len(parts.structure.tables.rows) < len(traced.structure.tables.rows)
 
-    small = model.estimate(plan_.make(parts.start), Standing.of(model.kernels, parts))
+    small = model.estimate(plan_.make(parts.start), Unfolding.of(model.kernels, parts))
 
     assert numbers(small) == pytest.approx(numbers(model.estimate(plan_.make(whole))), rel=within)
 

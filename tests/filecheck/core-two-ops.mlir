@@ -1,4 +1,4 @@
-// RUN: not partir opt %s -p 'partir-strip' 2>&1 | filecheck %s
+// RUN: not partir opt %s -p 'partir-erase-loops' 2>&1 | filecheck %s
 
 func.func @main(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
   %0 = partir.loop "data"=4 [tile<0>] (%i) : tensor<8x16xf32> {

@@ -1,5 +1,5 @@
 // RUN: not partir opt %s -p 'partir-to-spmd' 2>&1 | filecheck %s --check-prefix NO-ACTIONS
-// RUN: partir opt %s -p 'partir-strip,partir-tile{value=x dim=0 axis=data},partir-to-spmd' | filecheck %s --check-prefix ANEW
+// RUN: partir opt %s -p 'partir-erase-loops,partir-tile{value=x dim=0 axis=data},partir-to-spmd' | filecheck %s --check-prefix ANEW
 // RUN: sed 's/builtin.module/builtin.module attributes {partir.actions = #partir.actions<tile value="x" dim=1 axis="data">}/' %s | not partir opt -p 'partir-to-spmd' 2>&1 | filecheck %s --check-prefix OTHER
 // RUN: sed 's/builtin.module/builtin.module attributes {partir.actions = #partir.actions<tile value="x" dim=0 axis="data">}/' %s | partir opt -p 'partir-to-spmd' | filecheck %s --check-prefix ANEW
 

@@ -1,7 +1,7 @@
 // RUN: partir opt %s -p 'partir-tile{value=table dim=0 axis=data}' | filecheck %s
-// RUN: partir opt %s -p 'partir-tile{value=table dim=0 axis=data}' | partir opt -p partir-strip | filecheck %s --check-prefix STRIPPED
+// RUN: partir opt %s -p 'partir-tile{value=table dim=0 axis=data}' | partir opt -p partir-erase-loops | filecheck %s --check-prefix STRIPPED
 // RUN: partir opt %s -p 'partir-tile{value=table dim=1 axis=data}' | filecheck %s --check-prefix COLUMNS
-// RUN: partir opt %s -p 'partir-tile{value=table dim=1 axis=data},partir-strip' | filecheck %s --check-prefix STRIPPED
+// RUN: partir opt %s -p 'partir-tile{value=table dim=1 axis=data},partir-erase-loops' | filecheck %s --check-prefix STRIPPED
 
 // Each iteration picks the rows it has and zeros for the others; the sum is what the whole table gives.
 

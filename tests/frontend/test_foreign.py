@@ -37,8 +37,8 @@ def assert_laid(fun: Any, over: Any, spec: P, *args: Any, whole: tuple[str, ...]
     part = partir.jit(fun, mesh=over, schedule=[]).trace(*args).partition()
     result = part(*args)
     assert part.out_specs == spec
-    assert len(part.whole) == len(whole)
-    assert all(text in line for text, line in zip(whole, part.whole, strict=True)), part.whole
+    assert len(part.replicated) == len(whole)
+    assert all(text in line for text, line in zip(whole, part.replicated, strict=True)), part.replicated
     np.testing.assert_allclose(np.asarray(result), np.asarray(jax.jit(fun)(*args)), rtol=1e-5, atol=1e-6)
 
 
@@ -196,7 +196,7 @@ def test_shard_map_over_some_axes_runs_and_names_what_it_asks_of_the_others():
 
     with jax.set_mesh(GRID):
         assert_laid(plain, GRID, P("x"))
-        assert_laid(asking, GRID, P("x"), whole=('asks for dim 1 over "y": it stays whole there',))
+        assert_laid(asking, GRID, P("x"), whole=('asks for dim 1 over "y": it stays replicated there',))
 
 
 # ---- in_shardings and out_shardings

@@ -20,7 +20,7 @@ from partir.sharding import plan
 from partir.sharding.actions import Action, Tile
 from partir.sharding.assignment import Assignment
 from partir.sharding.structure import Structure
-from partir.viz.report import whole_lines
+from partir.viz.report import replicated_lines
 
 pytestmark = pytest.mark.jax
 
@@ -41,7 +41,7 @@ OWES = [
     ("matmul_int8", "w", 1, NOTHING),
     ("attention_scores", "q", 2, NOTHING),
     ("attention_mix", "w", 3, SUM),
-    # Partial sums meet before they are settled, once.
+    # Partial sums meet before they are reduced, once.
     ("sum_of_sums", "x", 1, SUM),
     ("sum_plus_whole", "x", 1, SUM),
     ("max_of_max", "x", 0, SUM),
@@ -154,7 +154,7 @@ def test_what_an_op_owes(name: str, argument: str, dim: int, collectives: dict[s
 
     part = replayed(traced, [Tile(argument, dim, "data")])
 
-    assert part.collectives == collectives, part.whole
+    assert part.collectives == collectives, part.replicated
 
 
 def test_a_gather_says_why():
@@ -162,7 +162,7 @@ def test_a_gather_says_why():
 
     part = replayed(partir.jit(fun, mesh=mesh_of("4x2")).trace(*args), [Tile("x", 0, "data")])
 
-    (line,) = part.whole
+    (line,) = part.replicated
     assert "slice" in line
     assert "op_programs.py" in line
     assert "gathered" in line
@@ -181,7 +181,7 @@ def test_a_pallas_kernel_stays_whole():
     made = plan.make(Assignment(Structure.of(program), Mesh(data=4, model=2), (Tile("x", 0, "data"),)))
 
     assert made.collectives == GATHER
-    (line,) = whole_lines(made)
+    (line,) = replicated_lines(made)
     assert "custom_call" in line
     assert "32,768 bytes gathered" in line
     assert "tpu_custom_call" in emit(to_spmd(made), Mesh(data=4, model=2)).text

@@ -13,9 +13,9 @@ from zoo_cases import CASES, MODELS
 import partir
 from partir.dialect.text import parse, to_text
 from partir.frontend.trace import trace
+from partir.lowering.erase_loops import erase_loops
 from partir.lowering.materialise import materialise
 from partir.lowering.read_core import read_core
-from partir.lowering.strip import strip
 from partir.mesh import Mesh
 from partir.sharding import plan
 from partir.sharding.actions import Action, Cut, Prefer, Replicate, Tile
@@ -139,7 +139,7 @@ def test_the_program_comes_back_with_names_state_and_rules():
     program = trace(example.fun, example.args, {}, partir.frontend.trace.Options(donate_argnums=(0,)))
     assignment = Assignment(Structure.of(program), MESHES[0]).apply(Tile("params/embed", 0, "data"))
 
-    back = strip(parse(to_text(core_of(assignment)))).program
+    back = erase_loops(parse(to_text(core_of(assignment)))).program
 
     assert back.signature.state == program.signature.state != ()
     for ours, theirs in zip(back.signature.arguments, program.signature.arguments, strict=True):

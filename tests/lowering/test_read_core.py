@@ -178,7 +178,8 @@ LOOPS = "the loops are not those that the module's actions make"
 UNREADABLE = {
     "loops without actions": (
         main(TANH, actions=None),
-        r"has loops, but not the actions that make them\n.*tensor<8x16xf32>\n.*partir\.actions on the module.*\n.*partir-strip",
+        r"has loops, but not the actions that make them\n.*tensor<8x16xf32>\n.*partir\.actions on the module.*\n"
+        r".*partir-erase-loops",
     ),
     "loops without actions in control flow": (main(WHILE, actions=None), "has loops, but not the actions that make them"),
     "loops in control flow": (main(WHILE, actions='tile value="x" dim=1 axis="data"'), f"{LOOPS}: another results_as"),
@@ -373,7 +374,7 @@ def test_passes_add_to_the_actions_of_the_module():
     module = parse(main("%y = stablehlo.tanh %x : tensor<8x16xf32>", actions=None))
     pipeline = "partir-replicate{value=x axis=model},partir-tile{value=x dim=0 axis=data},partir-tile{value=x dim=1 axis=model}"
     passes = PassPipeline.parse_spec({**PARTIR_UNIVERSE.all_passes}, pipeline)
-    taken_away = PassPipeline.parse_spec({**PARTIR_UNIVERSE.all_passes}, "partir-strip")
+    taken_away = PassPipeline.parse_spec({**PARTIR_UNIVERSE.all_passes}, "partir-erase-loops")
 
     passes.apply(context(), module)
 

@@ -15,11 +15,11 @@ from schedules import SCHEDULES
 import partir
 from partir.cost import collectives as prices
 from partir.cost import targets
+from partir.runtime.collective_prices import Wires
 from partir.runtime.compilers import Compilation, Memory
 from partir.runtime.hlo import Module
 from partir.runtime.judge import judge_text
 from partir.runtime.roofline import products_of
-from partir.runtime.wires import Wires
 from partir.viz.verification import planned_bytes
 
 pytestmark = pytest.mark.jax

@@ -11,7 +11,7 @@ from partir.dialect.text import parse, to_text
 from partir.errors import NoEffectError, ProgramError, StrategyError
 from partir.lowering.read_core import read_core
 from partir.lowering.to_spmd import to_spmd
-from partir.sharding import plan, quotient
+from partir.sharding import folded, plan
 from partir.sharding.sums import dtype_name
 
 pytestmark = pytest.mark.jax
@@ -31,7 +31,7 @@ def traced(dtype="bfloat16", **options):
 
 def dtypes(part):
     """What the sums of a plan are made in."""
-    return [s.dtype for own in part.plan.settlements.values() for s in own.steps]
+    return [s.dtype for own in part.plan.reductions.values() for s in own.steps]
 
 
 @pytest.mark.parametrize("dtype", ["float32", jnp.float32, np.float32, np.dtype("float32"), jnp.zeros((), "float32").dtype])
@@ -110,7 +110,7 @@ def test_float32_for_a_program_of_float32_changes_nothing_and_says_nothing():
 def test_an_address_free_action_goes_through_undo_and_the_smaller_program():
     part = traced().partition([DataParallel("data"), ReduceIn("data", "float16"), ReduceIn("data", "float32")])
 
-    smaller = quotient.of(part.assignment)
+    smaller = folded.fold(part.assignment)
 
     assert part.assignment.undo().summed_in == {"data": "float16"}
     assert smaller.start.summed_in == {"data": "float32"}
@@ -213,7 +213,7 @@ def test_explain_says_it():
 
 def test_a_pending_sum_is_passed_on_by_the_bytes_that_it_is_sent_in():
     """A convert to float32 doubles what a sum sends, unless it is made in float32 in any case: then it makes no difference, and
-    the sum is settled where it arises, in float32 before it is rounded or read."""
+    the sum is reduced where it arises, in float32 before it is rounded or read."""
 
     def both(w, v, x):
         a, b = x @ w, x @ v

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import partir
-from partir import DataParallel, Manual, Search, Whole
+from partir import DataParallel, Manual, Replicate, Search
 from partir.tactics.other_meshes import layout_over
 
 pytestmark = pytest.mark.jax
@@ -160,10 +160,10 @@ def test_tactic_decides_and_it_is_said():
 
 
 def test_tactic_that_keeps_an_argument_whole_decides_it():
-    whole = planned(forward, put(W, None, "d"), put(X, "d"), schedule=[Whole("params", "d"), Manual({"x": P(None, "d")})])
+    whole = planned(forward, put(W, None, "d"), put(X, "d"), schedule=[Replicate("params", "d"), Manual({"x": P(None, "d")})])
 
     assert whole.in_specs[0] == P()
-    assert "params came in as P(None, 'd') and lies as P(): Whole('params', axis='d') decides it" in whole.committed
+    assert "params came in as P(None, 'd') and lies as P(): Replicate(value='params', axis='d') decides it" in whole.committed
 
 
 def test_search_decides_all_arguments():

@@ -108,7 +108,7 @@ def test_each_reduction_over_edges_is_one_all_reduce(fun, x64, rng):
 
 
 def test_of_a_hierarchy_only_the_lowest_level_is_split(x64):
-    """Nodes are rows that edges send to, and send to graphs themselves: nodes stay whole."""
+    """Nodes are rows that edges send to, and send to graphs themselves: nodes stay replicated."""
 
     def pooled(graph, graph_of):
         nodes = sums(graph)

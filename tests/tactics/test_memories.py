@@ -242,7 +242,7 @@ def test_layout_by_device_put_inside_is_named():
     """`jax.jit` leaves it out, too."""
     part = partir.jit(lambda x: jax.device_put(x * 2, NamedSharding(LINE, P("d"))), mesh=LINE, schedule=[]).trace(X).partition()
 
-    (line,) = part.whole
+    (line,) = part.replicated
     assert "device_put at test_memories.py:" in line
     assert "asks for P('d')" in line
 
@@ -250,4 +250,4 @@ def test_layout_by_device_put_inside_is_named():
 def test_moving_to_the_device_is_no_matter():
     part = partir.jit(lambda x: jax.device_put(x, Space.Device) * 2, mesh=LINE, schedule=[]).trace(X).partition()
 
-    assert part.whole == []
+    assert part.replicated == []

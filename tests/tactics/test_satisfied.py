@@ -201,4 +201,4 @@ def test_what_does_not_divide_beside_what_holds_is_in_the_report():
     part = partir.jit(two, mesh=partir.Mesh(data=4, model=2)).trace(params, shape(64, 16)).partition([MODEL])
 
     assert part.in_specs[0] == {"a": P(None, "model"), "b": P("model"), "c": P(), "d": P()}
-    assert any("(33) stays whole" in line for line in part.whole)
+    assert any("(33) stays replicated" in line for line in part.replicated)

@@ -49,8 +49,8 @@ def test_an_argument_that_is_whole_says_why():
     pinned = part(2).explain("params/layer_0/mlp/up/w")
     untouched = part(None).explain("params/embed")
 
-    assert rows_of(pinned, 'on "data"') == ["whole: kept so by ZeRO('data', stage=2)"]
-    assert rows_of(untouched, 'on "model"') == ["whole: nobody decided otherwise"]
+    assert rows_of(pinned, 'on "data"') == ["replicated: kept so by ZeRO('data', stage=2)"]
+    assert rows_of(untouched, 'on "model"') == ["replicated: nobody decided otherwise"]
 
 
 def test_a_size_that_does_not_divide_is_the_reason():
@@ -60,7 +60,7 @@ def test_a_size_that_does_not_divide_is_the_reason():
     whole = tr.partition([DataParallel("data")]).explain("x")
 
     assert rows_of(whole, 'on "data"') == [
-        "whole: dim 0 (6) does not divide by 4, asked for by DataParallel('data') (Tile dim 0 of x)"
+        "replicated: dim 0 (6) does not divide by 4, asked for by DataParallel('data') (Tile dim 0 of x)"
     ]
 
 

@@ -10,10 +10,10 @@ from schedules import SCHEDULES
 import partir
 from partir import zoo
 from partir.cost.estimate import model_of
-from partir.cost.standing import Standing
-from partir.sharding import plan, quotient
+from partir.cost.unfolding import Unfolding
+from partir.sharding import folded, plan
 from partir.sharding.assignment import Assignment
-from partir.sharding.quotient import Quotient
+from partir.sharding.folded import Folded
 
 pytestmark = pytest.mark.jax
 
@@ -33,15 +33,15 @@ def traced(model: str) -> partir.Traced:
 
 
 @functools.cache
-def undecided(model: str) -> Quotient:
+def undecided(model: str) -> Folded:
     part = traced(model).partition([])
-    return quotient.of(part.assignment)
+    return folded.fold(part.assignment)
 
 
-def counted(parts: Quotient, decided: Assignment) -> dict[str, int]:
+def counted(parts: Folded, decided: Assignment) -> dict[str, int]:
     """The collectives of the whole program that a plan of its parts is priced by."""
     model = model_of(parts.whole.structure, partir.targets.get("tpu_v3"))
-    moves = model.estimate(plan.make(decided), Standing.of(model.kernels, parts)).moved
+    moves = model.estimate(plan.make(decided), Unfolding.of(model.kernels, parts)).moved
     counts = Counter()
     for owed in moves.owed:
         for move in owed.moves():
@@ -58,7 +58,7 @@ def test_a_plan_on_the_parts_counts_what_the_whole_does(model, schedule):
     part = traced(model).partition(SCHEDULES[schedule])
     parts = undecided(model)
 
-    decided_before = quotient.of(part.assignment)
+    decided_before = folded.fold(part.assignment)
 
     assert counted(parts, parts.assigned(part.assignment)) == part.collectives
     assert counted(decided_before, decided_before.start) == part.collectives
@@ -68,7 +68,7 @@ def test_a_deeper_model_has_no_more_parts():
     def parts(layers: int) -> int:
         example = zoo.gpt(layers=layers, d_model=32, heads=4, vocab=64, seq=8, batch=8)
         tr = partir.jit(example.fun, mesh=partir.Mesh(data=4, model=2)).trace(*example.args)
-        made = quotient.of(Assignment(tr.structure, partir.Mesh(data=4, model=2)))
+        made = folded.fold(Assignment(tr.structure, partir.Mesh(data=4, model=2)))
         assert len(made.row_of) == len(tr.structure.tables.rows)
         return len(made.structure.tables.rows)
 
@@ -87,7 +87,7 @@ def test_loops_and_constraints_are_kept():
 
     shapes = jax.ShapeDtypeStruct((6, 16, 16), "float32"), jax.ShapeDtypeStruct((8, 16), "float32")
     part = partir.jit(jax.grad(loss), mesh=mesh).trace(*shapes).partition([partir.Manual({"w": 2}, "model")])
-    parts = quotient.of(part.assignment)
+    parts = folded.fold(part.assignment)
 
     assert part.collectives
     assert counted(parts, parts.start) == part.collectives
@@ -105,11 +105,11 @@ def test_arguments_that_are_pinned_are_pinned_in_the_parts(model, layers):
     traced_so = partir.Traced(tr.program, tr.mesh, [], ({"params": asked}, None))
     part = traced_so.partition([partir.DataParallel("data"), partir.Megatron("model")])
     start = traced_so.partition([])
-    parts = quotient.of(start.assignment)
+    parts = folded.fold(start.assignment)
 
     specs = {a.path: layout for a, layout in zip(tr.arguments, part.plan.arguments, strict=True)}
     assert all([axes for ((_, axes),) in specs[path]] == [("model",), ("data",)] for path in crossed)
     assert counted(parts, parts.start) == start.collectives
     assert counted(parts, parts.assigned(part.assignment)) == part.collectives
-    decided_before = quotient.of(part.assignment)
+    decided_before = folded.fold(part.assignment)
     assert counted(decided_before, decided_before.start) == part.collectives

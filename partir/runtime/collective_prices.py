@@ -16,7 +16,7 @@ from partir.runtime.transfers import Transfer
 
 
 @dataclass(frozen=True)
-class Wires:
+class CollectivePrices:
     """Prices collectives by the devices that take part: those of the mesh axes their groups run along.
 
     Without a mesh, axes are made up that the groups run along; with one, a group that runs along none of its axes is taken as

@@ -1,6 +1,6 @@
-// RUN: partir opt %s -p partir-strip | filecheck %s
+// RUN: partir opt %s -p partir-erase-loops | filecheck %s
 // RUN: partir opt %s -p partir-unroll | filecheck %s --check-prefix UNROLLED
-// RUN: partir opt %s -p 'partir-strip,partir-mesh{axes="x=2"},partir-tile{value=x dim=0 axis=x}' | filecheck %s --check-prefix AGAIN
+// RUN: partir opt %s -p 'partir-erase-loops,partir-mesh{axes="x=2"},partir-tile{value=x dim=0 axis=x}' | filecheck %s --check-prefix AGAIN
 
 sdy.mesh @mesh = <["data"=2]>
 

@@ -1,6 +1,6 @@
 """Where in a program the things happen that a plan speaks of: in the program itself, or in one that it stands for.
 
-Search plans on a program with its repeated parts taken once (`sharding/quotient.py`); kernels and memory are those of the
+Search plans on a program with its repeated parts taken once (`sharding/folded.py`); kernels and memory are those of the
 whole. All answers depend on the two programs alone, so each is found once.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from partir.cost.epilogue import REDUCTIONS
 from partir.cost.kernels import Ints, Kernels
 from partir.dialect.kinds import MATRIX
-from partir.sharding.quotient import Quotient
+from partir.sharding.folded import Folded
 from partir.sharding.tables import Tables
 
 PREFETCH = 4
@@ -24,7 +24,7 @@ when it is there."""
 
 @dataclass(eq=False)
 class Places:
-    """Where the collectives of one settlement or reshard happen, one entry in each list for each value it stands for: they can
+    """Where the collectives of one reduction or reshard happen, one entry in each list for each value it stands for: they can
     start after kernel `after`, and kernel `before` waits for them.
 
     What they make lives from `starts` (`early`, if it is made beside kernels) to `stops`, left out where the value has memory
@@ -45,7 +45,7 @@ class Places:
 
 
 @dataclass(eq=False)
-class Standing:
+class Unfolding:
     """`row_of`, `value_of` and `result_of` say which row, value and result of the planned program stands for each one of the
     program of `kernels`; -1 for values that are views or made again at each use."""
 
@@ -60,16 +60,16 @@ class Standing:
         self.waits_for_none = _waits_for_none(self.kernels.tables)
 
     @classmethod
-    def itself(cls, kernels: Kernels) -> Standing:
+    def itself(cls, kernels: Kernels) -> Unfolding:
         """Of plans of the program itself."""
         tables = kernels.tables
         rows, values, results = (np.arange(len(x), dtype=np.int64) for x in (tables.rows, tables.values, tables.outputs))
         return cls(kernels, tables, rows, values, results)
 
     @classmethod
-    def of(cls, kernels: Kernels, quotient: Quotient) -> Standing:
+    def of(cls, kernels: Kernels, folded: Folded) -> Unfolding:
         """Of plans of a program with its repeated parts taken once."""
-        return cls(kernels, quotient.structure.tables, quotient.row_of, quotient.value_of, quotient.result_of)
+        return cls(kernels, folded.structure.tables, folded.row_of, folded.value_of, folded.result_of)
 
     @cached_property
     def rows(self) -> dict[int, list[int]]:
@@ -110,18 +110,18 @@ class Standing:
         return {}
 
     @cached_property
-    def _settled(self) -> dict[int, Places]:
+    def _reduced(self) -> dict[int, Places]:
         return {}
 
     @cached_property
     def _read(self) -> dict[object, Places]:
         return {}
 
-    def settled(self, value: int) -> Places:
-        """Where the sums that a value stands for are settled: a value is there when its kernel has run."""
-        found = self._settled.get(value)
+    def reduced(self, value: int) -> Places:
+        """Where the sums that a value stands for are reduced: a value is there when its kernel has run."""
+        found = self._reduced.get(value)
         if found is None:
-            found = self._settled[value] = Places()
+            found = self._reduced[value] = Places()
             lists, tables = self.kernels.lists, self.kernels.tables
             for own in self.values[value]:
                 home, row = lists.home[own], tables.producer[own]

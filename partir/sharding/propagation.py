@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 
 from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import OpShape
-from partir.sharding.layout import Axes, Layout, canonical_dim, whole
-from partir.sharding.pending import Sums
+from partir.sharding.layout import Axes, Layout, canonical_dim, replicated
 from partir.sharding.tables import OpRow, View
+from partir.sharding.unreduced import Sums
 
 FactorAxes = tuple[Axes, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Cut:
+class RowLayouts:
     """What the axes of a row's sub-factors make of it: the layout of every operand as the op reads it and of every result as it
-    makes it; for each result the axes of its atoms, and all of them; and the sums that its own cut reduction leaves pending."""
+    makes it; for each result the axes of its atoms, and all of them; and the sums that its own split reduction
+    leaves unreduced."""
 
     operands: tuple[Layout, ...]
     results: tuple[Layout, ...]
@@ -31,8 +32,8 @@ class Cut:
     sums: Sums
 
 
-class Spread:
-    """What one assignment means at each row, before anything pending is passed on."""
+class Propagation:
+    """What one assignment means at each row, before anything unreduced is passed on."""
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
@@ -46,12 +47,12 @@ class Spread:
             known["shapes"] = np.array([id(shape) for shape in self.atoms.shapes], dtype=np.int64)
         self.starts, self.shape_ids = known["starts"], known["shapes"]
         self._own_memo: dict[tuple[int, ...], tuple[dict[str, int], FactorAxes]] = structure.memo(mesh, "own")
-        self._cut_memo: dict[object, Cut] = structure.memo(mesh, "cuts")
+        self._cut_memo: dict[object, RowLayouts] = structure.memo(mesh, "cuts")
         self._layout_memo: dict[object, Layout] = structure.memo(mesh, "layouts")
         self._source_memo: dict[object, Layout] = structure.memo(mesh, "sources")
-        self._followed_memo: dict[object, FactorAxes] = structure.memo(mesh, "followed")
+        self._passed_through_memo: dict[object, FactorAxes] = structure.memo(mesh, "passed_through")
         self.own: dict[int, FactorAxes] = {}
-        """By row that claims, the axes of each sub-factor if nothing pending passes it; filled by `claimed`."""
+        """By row that claims, the axes of each sub-factor if nothing unreduced passes it; filled by `claimed`."""
 
     def claimed(self) -> dict[int, dict[str, int]]:
         """By row, the sub-factor (of the row) that has each axis; rows where nothing is cut are left out. Finds `own`."""
@@ -92,7 +93,7 @@ class Spread:
         return int(self.assignment.reach.order[axis][class_])
 
     def own_sums(self, position: int, row: OpRow, own: FactorAxes) -> Sums:
-        """The axes that a row's own cut reduction leaves pending, with the kind. What must happen once runs on one
+        """The axes that a row's own cut reduction leaves unreduced, with the kind. What must happen once runs on one
         device: the others have nothing, and the sum is what it returned."""
         if position in self.tables.once:
             kind = "or" if row.results and str(self.tables.values[row.results[0]].type).endswith("xi1>") else "add"
@@ -103,7 +104,7 @@ class Spread:
         return {axis: shape.kind for p, axes in enumerate(own) if shape.reduction[p] for axis in axes}
 
     def tentative(self, claimed: dict[int, dict[str, int]]) -> tuple[list[frozenset[str]], dict[int, Sums]]:
-        """If every op keeps its claims: the axes each value is cut over, and the sums each row leaves pending."""
+        """If every op keeps its claims: the axes each value is cut over, and the sums each row leaves unreduced."""
         none: frozenset[str] = frozenset()
         axes: list[frozenset[str]] = [none] * len(self.tables.values)
         per_atom: list[FactorAxes] = [()] * len(self.tables.values)
@@ -111,11 +112,11 @@ class Spread:
         for argument, own in enumerate(self.assignment.argument_axes):
             per_atom[argument] = own
             axes[argument] = frozenset(a for atom in own for a in atom)
-        follows, once, shapes = self.tables.followed, self.tables.once, self.atoms.shapes
+        through, once, shapes = self.tables.passed_through, self.tables.once, self.atoms.shapes
         for position, row in enumerate(self.tables.rows):
-            view = follows[position]
+            view = through[position]
             if view is not None:
-                own = self.followed(shapes[position], view, per_atom[view.source])
+                own = self.passed_through(shapes[position], view, per_atom[view.source])
             elif position in claimed:
                 own = self.own[position]
             else:
@@ -130,14 +131,14 @@ class Spread:
                     per_atom[result], axes[result] = flat, union
         return axes, found
 
-    def followed(self, shape: OpShape, view: View, source: FactorAxes) -> FactorAxes:
-        """Sub-factor axes of a follow op: those its operand's atoms actually have; () for none at all."""
+    def passed_through(self, shape: OpShape, view: View, source: FactorAxes) -> FactorAxes:
+        """Sub-factor axes of a pass-through op: those its operand's atoms actually have; () for none at all."""
         if not source:
             return ()
         key = id(shape), view.dims, source, self.atoms.sizes_of[view.source]
-        found = self._followed_memo.get(key)
+        found = self._passed_through_memo.get(key)
         if found is None:
-            found = self._followed_memo[key] = self._followed(shape, view, source)
+            found = self._passed_through_memo[key] = self._followed(shape, view, source)
         return found
 
     def _followed(self, shape: OpShape, view: View, source: FactorAxes) -> FactorAxes:
@@ -156,7 +157,7 @@ class Spread:
         """The layout of a value from the axes of its atoms."""
         per_dim = self.atoms.sizes_of[value]
         if not any(axes):
-            return whole(self.tables.shapes[value])
+            return replicated(self.tables.shapes[value])
         key = (per_dim, axes)
         found = self._layout_memo.get(key)
         if found is None:
@@ -168,7 +169,7 @@ class Spread:
             found = self._layout_memo[key] = tuple(dims)
         return found
 
-    def cut(self, position: int, row: OpRow, own: FactorAxes) -> Cut:
+    def cut(self, position: int, row: OpRow, own: FactorAxes) -> RowLayouts:
         """What a row is if its sub-factors have these axes."""
         shape = self.atoms.shapes[position]
         key = (id(shape), own, position if position in self.tables.once else -1)
@@ -177,7 +178,7 @@ class Spread:
             operands, results = self._slots(shape, row, own)
             axes = tuple([self._result_axes(shape, i, own, result) for i, result in enumerate(row.results)])
             unions = tuple([frozenset(a for atom in flat for a in atom) for flat in axes])
-            found = self._cut_memo[key] = Cut(operands, results, axes, unions, self.own_sums(position, row, own))
+            found = self._cut_memo[key] = RowLayouts(operands, results, axes, unions, self.own_sums(position, row, own))
         return found
 
     def _slots(self, shape: OpShape, row: OpRow, own: FactorAxes) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
@@ -185,7 +186,7 @@ class Spread:
         layouts: list[Layout] = []
         for slot, dims in zip(shape.slots, row.slot_shapes, strict=True):
             if not any(own):
-                layouts.append(whole(dims))
+                layouts.append(replicated(dims))
                 continue
             layouts.append(
                 tuple(

@@ -1,10 +1,10 @@
-"""Where a pending sum is settled: passed on as long as that saves bytes, else at once.
+"""Where an unreduced sum is reduced: passed on as long as that saves bytes, else at once.
 
-A tiled reduction factor leaves its result pending. Passing it on pays where pending values meet (the gradients that three
+A tiled reduction factor leaves its result unreduced. Passing it on pays where unreduced values meet (the gradients that three
 projections send to one input are added first, then reduced once) or shrink (a sum over the rest of the dims). Elsewhere the
 earliest place is best: nothing has to be masked, and each op after it keeps its own claim.
 
-Three sweeps: forward, which values could be pending; backward, the least bytes that settling could cost from here on;
+Three sweeps: forward, which values could be unreduced; backward, the least bytes that reducing could cost from here on;
 and then `plan` walks forward once more and does it.
 """
 
@@ -19,21 +19,21 @@ from partir.sharding.sums import item_bytes, summed_in
 from partir.sharding.tables import OpRow
 
 Sums = dict[str, str]
-"""Pending axes of one value, each with its kind."""
+"""Unreduced axes of one value, each with its kind."""
 
 
 @dataclass(eq=False)
 class Passes:
-    """`keep[value]`: the axes over which that value stays pending into the op that reads it; `carries[row]`: those over which
-    a loop carries a sum unsettled, so that it is reduced once after the loop and not in every round."""
+    """`keep[value]`: the axes over which that value stays unreduced into the op that reads it; `carries[row]`: those over which
+    a loop carries a sum unreduced, so that it is reduced once after the loop and not in every round."""
 
     keep: dict[int, frozenset[str]]
     carries: dict[int, Sums]
 
 
 def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own: Mapping[int, Sums]) -> Passes:
-    """Decide for every value over which axes it stays pending. `axes_of_value[v]` are the axes v is cut over, `own[row]` the
-    sums that a row's own cut reduction leaves pending."""
+    """Decide for every value over which axes it stays unreduced. `axes_of_value[v]` are the axes v is cut over, `own[row]` the
+    sums that a row's own cut reduction leaves unreduced."""
     possible = _possible(assignment, axes_of_value, own)
     keep = _worth(assignment, possible, axes_of_value)
     carries: dict[int, Sums] = {}
@@ -47,7 +47,7 @@ def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own:
 
 
 def _possible(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own: Mapping[int, Sums]) -> dict[int, Sums]:
-    """Values that are pending if everything that may pass is passed, in program order."""
+    """Values that are unreduced if everything that may pass is passed, in program order."""
     tables = assignment.structure.tables
     possible: dict[int, Sums] = {}
     reads, accumulators = tables.reads, tables.accumulators
@@ -87,15 +87,15 @@ def may_pass(
     row: OpRow,
     axis: str,
     kind: str,
-    pending: dict[int, Sums],
+    unreduced: dict[int, Sums],
     axes_of_value: Sequence[frozenset[str]],
 ) -> bool:
-    """Whether a row lets its pending operands through on `axis`: it is linear, and the others are whole there.
+    """Whether a row lets its unreduced operands through on `axis`: it is linear, and the others are whole there.
 
-    A row that has a claim of its own on the axis gives it up only when all its operands are pending.
+    A row that has a claim of its own on the axis gives it up only when all its operands are unreduced.
     """
     flags = [
-        view is not None and pending.get(view.source, {}).get(axis) == kind and row.op.name != "sdy.sharding_constraint"
+        view is not None and unreduced.get(view.source, {}).get(axis) == kind and row.op.name != "sdy.sharding_constraint"
         for view in row.operands
     ]
     if not any(flags) or len(row.results) != 1 or row.captured or row.kind in ("carry", "predicate"):
@@ -103,7 +103,7 @@ def may_pass(
     for flag, view in zip(flags, row.operands, strict=True):
         if not flag and view is not None and axis in axes_of_value[view.source]:
             return False
-    if row.kind != "follow" and assignment.winners[axis][position] >= 0 and not all(flags):
+    if row.kind != "pass_through" and assignment.winners[axis][position] >= 0 and not all(flags):
         return False
     memo = assignment.structure.memo(assignment.mesh, "passing")
     key = position, kind, *flags
@@ -116,7 +116,7 @@ def may_pass(
 def _worth(
     assignment: Assignment, possible: dict[int, Sums], axes_of_value: Sequence[frozenset[str]]
 ) -> dict[int, frozenset[str]]:
-    """Backward: pass a value on where that costs strictly fewer bytes than settling it at once."""
+    """Backward: pass a value on where that costs strictly fewer bytes than reducing it at once."""
     tables = assignment.structure.tables
     keep: dict[int, set[str]] = {}
     least: dict[tuple[int, str], float] = {}
@@ -169,7 +169,7 @@ def _worth(
                         keep.setdefault(passed, set()).add(axis)
         return in_order
 
-    if not sweep():  # a program with its repeated parts taken once (`quotient.py`) reads some values before it makes them
+    if not sweep():  # a program with its repeated parts taken once (`folded.py`) reads some values before it makes them
         sweep()
     return {value: frozenset(axes) for value, axes in keep.items()}
 
@@ -179,9 +179,9 @@ REACH = 16
 
 
 def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, Sums]) -> tuple[list[int], int, int] | None:
-    """The one op through which all that is computed from a pending value goes: (values kept pending, its result, sharers).
+    """The one op through which all that is computed from an unreduced value goes: (values kept unreduced, its result, sharers).
 
-    `sharers` counts the pending operands that meet there and are read nowhere else. None if some path leaves the linear part
+    `sharers` counts the unreduced operands that meet there and are read nowhere else. None if some path leaves the linear part
     first.
     """
     tables = assignment.structure.tables
@@ -212,5 +212,5 @@ def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, 
 
 
 def _goes_on(row: OpRow, axis: str, possible: dict[int, Sums]) -> bool:
-    """Whether what a row makes may be pending, too."""
+    """Whether what a row makes may be unreduced, too."""
     return len(row.results) == 1 and axis in possible.get(row.results[0], {})

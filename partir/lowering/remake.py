@@ -1,4 +1,4 @@
-"""Values made again where they are used: views of a source, and free values (constants, iota, masks) in any layout."""
+"""Values made again where they are used: views of a source, and constant-like values (constants, iota, masks) in any layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xdsl.ir import OpResult, SSAValue
 
 from partir.lowering.localise import attributes_of
 from partir.lowering.writer import Writer
-from partir.sharding.layout import DimLayout, Layout, axes_of, is_whole, local_shape, whole
+from partir.sharding.layout import DimLayout, Layout, axes_of, is_replicated, local_shape, replicated
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import Tables, is_splat, view_dims
 
@@ -18,7 +18,7 @@ Slice = Callable[[SSAValue, Layout, Layout], SSAValue]
 
 
 class Remaker:
-    """Makes views and free values in the layout a use wants, each once per layout (and per source, for views)."""
+    """Makes views and constant-like values in the layout a use wants, each once per layout (and per source, for views)."""
 
     def __init__(self, writer: Writer, tables: Tables, sizes: tuple[tuple[str, int], ...], cut: Slice) -> None:
         self.writer = writer
@@ -62,21 +62,21 @@ class Remaker:
         self.writer.block.add_op(new)
         return new.results[0]
 
-    def free(self, value: SSAValue, layout: Layout) -> SSAValue:
-        """A free value in `layout`."""
+    def constant_like(self, value: SSAValue, layout: Layout) -> SSAValue:
+        """A constant-like value in `layout`."""
         key = (value, layout, None)
         found = self.memo.get(key)
         if found is None:
             assert isinstance(value, OpResult)
-            found = self.memo[key] = self._free(value, layout)
+            found = self.memo[key] = self._constant_like(value, layout)
         return found
 
-    def _free(self, value: OpResult, layout: Layout) -> SSAValue:
+    def _constant_like(self, value: OpResult, layout: Layout) -> SSAValue:
         op = value.op
         name = op.name
         if name == "stablehlo.constant":
-            if is_whole(layout) or not is_splat(op):
-                return self._cut(self._again(value, whole(shape_of(value.type)), []), layout)
+            if is_replicated(layout) or not is_splat(op):
+                return self._cut(self._again(value, replicated(shape_of(value.type)), []), layout)
             literal = op.properties["value"]
             assert isinstance(literal, DenseIntOrFPElementsAttr)
             return self.writer.splat(literal.data.data, self.writer.typed(value.type, local_shape(layout, self.sizes)))
@@ -84,11 +84,13 @@ class Remaker:
             return self._iota(value, layout)
         dims = view_dims(op) if name.rsplit(".", 1)[-1] in ("reshape", "broadcast_in_dim", "transpose") else None
         if dims is not None:
-            return self._again(value, layout, [self.free(op.operands[0], self._inward(value, layout))])
+            return self._again(value, layout, [self.constant_like(op.operands[0], self._inward(value, layout))])
         if name == "stablehlo.reshape":
-            full = self._again(value, whole(shape_of(value.type)), [self.free(op.operands[0], _whole_of(op.operands[0]))])
+            full = self._again(
+                value, replicated(shape_of(value.type)), [self.constant_like(op.operands[0], _replicated_like(op.operands[0]))]
+            )
             return self._cut(full, layout)
-        operands = [self.free(v, layout if shape_of(v.type) else ()) for v in op.operands]
+        operands = [self.constant_like(v, layout if shape_of(v.type) else ()) for v in op.operands]
         return self._again(value, layout, operands)
 
     def _iota(self, value: OpResult, layout: Layout) -> SSAValue:
@@ -102,12 +104,12 @@ class Remaker:
         line = self.writer.make(
             "iota", [], self.writer.typed(value.type, (size,)), {"iota_dimension": IntegerAttr(0, dim.type)}
         )
-        line = self.cut(line, whole((size,)), (layout[d],))
+        line = self.cut(line, replicated((size,)), (layout[d],))
         return self.writer.broadcast(line, [d], local_shape(layout, self.sizes))
 
     def _cut(self, full: SSAValue, layout: Layout) -> SSAValue:
-        return full if is_whole(layout) else self.cut(full, whole(shape_of(full.type)), layout)
+        return full if is_replicated(layout) else self.cut(full, replicated(shape_of(full.type)), layout)
 
 
-def _whole_of(value: SSAValue) -> Layout:
-    return whole(shape_of(value.type))
+def _replicated_like(value: SSAValue) -> Layout:
+    return replicated(shape_of(value.type))

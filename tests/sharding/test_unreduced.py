@@ -1,4 +1,4 @@
-"""Pending sums that part and meet again: what is computed from one by linear ops alone is reduced once, where it ends."""
+"""Unreduced sums that part and meet again: what is computed from one by linear ops alone is reduced once, where it ends."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def test_gradients_that_part_and_meet_are_added_first_and_reduced_once(x64, rng)
 
 
 def test_gradients_that_are_read_on_the_way_are_reduced_before(x64, rng):
-    """A product of the pending gradient with itself is not linear: nothing is passed on."""
+    """A product of the unreduced gradient with itself is not linear: nothing is passed on."""
     ups, downs = ([rng.standard_normal(shape)] for shape in ((16, 8), (8, 16)))
     args = ups, downs, *rng.standard_normal((2, 4, 16))
 

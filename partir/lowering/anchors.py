@@ -9,7 +9,7 @@ from partir.dialect.kinds import is_pointwise
 from partir.sharding.tables import Tables
 
 
-def small_tie(tables: Tables, gathered: Sequence[int], read: int, position: int) -> int | None:
+def small_anchor(tables: Tables, gathered: Sequence[int], read: int, position: int) -> int | None:
     """A small value that `read`, an operand of row `position`, is computed from, to tie gathers of `gathered` to; None where
     `read` itself is what to tie them to.
 

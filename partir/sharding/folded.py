@@ -2,9 +2,9 @@
 
 Rows that look the same as far as a few ops around them (same op, rule, splits, dimension groups, claims so far, neighbours)
 share a colour; of each colour the first row is kept, and reads the first value of each colour that it read. The result is a
-`Structure` like any other, so assignments and plans on it are made by the same code (`cost/standing.py` says where in the whole
-the things happen that a plan of it speaks of). Colours look `ROUNDS` ops far, a plan sometimes farther: it is a model of the
-program for comparing decisions, and what is chosen is planned once more on the whole.
+`Structure` like any other, so assignments and plans on it are made by the same code (`cost/unfolding.py` says where in the
+full program each collective of such a plan happens). Colours look `ROUNDS` ops far, a plan sometimes farther: it is a model of
+the program for comparing decisions, and what is chosen is planned once more on the full program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROUNDS = 4
 
 
 @dataclass(eq=False)
-class Quotient:
+class Folded:
     """`structure` is the smaller program and `start` the assignment of the whole, on it. `row_of`, `value_of` and `result_of`
     say, for each row, value and result of the whole, which one stands for it (-1 for values that are views or made again at
     each use)."""
@@ -47,7 +47,7 @@ class Quotient:
         return replace(self.start, actions=_translated(other, self.value_of, self.structure.addresses.names))
 
 
-def of(whole: Assignment) -> Quotient:
+def fold(whole: Assignment) -> Folded:
     """Take the repeated parts of a program once, as far as the decisions of `whole` are alike in them."""
     structure = whole.structure
     painter = _Painter(whole)
@@ -64,7 +64,7 @@ def of(whole: Assignment) -> Quotient:
     outputs = tuple((smaller.results.index(result), axes) for result, axes in whole.outputs if result in smaller.results)
     start = Assignment(made_smaller, whole.mesh, _translated(whole, value_of, made_smaller.addresses.names), outputs)
     results = np.array(smaller.result_of, dtype=np.int64)
-    return Quotient(whole, made_smaller, start, row_of, value_of, results)
+    return Folded(whole, made_smaller, start, row_of, value_of, results)
 
 
 def _first_of(colours: Sequence[int]) -> tuple[list[int], IntArray]:
@@ -110,7 +110,7 @@ class _Painter:
         return self.numbers.setdefault(key, len(self.numbers))
 
     def run(self) -> tuple[list[int], list[int]]:
-        """A colour for each row, and for each value (-1: it is a view, or free)."""
+        """A colour for each row, and for each value (-1: it is a view, or constant-like)."""
         tables = self.tables
         rows = self._rows()
         arguments = self._arguments()
@@ -188,7 +188,7 @@ class _Painter:
                 tables.phase(row),
                 name,
                 tuple([labels[c] for c in of_factor[first : first + len(shape.sizes)]]),
-                tuple([view.dims if view is not None else self._free(row, k) for k, view in enumerate(row.operands)]),
+                tuple([view.dims if view is not None else self._constant_like(row, k) for k, view in enumerate(row.operands)]),
                 tuple([id(attr) for attr in row.op.properties.values()]),
                 tuple([id(r.type) for r in row.op.results]),
                 tuple(held.get(position, {}).items()),
@@ -196,8 +196,8 @@ class _Painter:
             colours.append(self.number(key))
         return colours
 
-    def _free(self, row: OpRow, slot: int) -> Hashable:
-        """What is known of a free operand: its one value, else the kind of op it comes from."""
+    def _constant_like(self, row: OpRow, slot: int) -> Hashable:
+        """What is known of a constant-like operand: its one value, else the kind of op it comes from."""
         value = row.op.operands[slot]
         splat = splat_of(value)
         return splat.data.data if splat is not None else str(getattr(value.owner, "name", ""))

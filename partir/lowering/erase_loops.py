@@ -11,7 +11,7 @@ from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
 from partir.dialect.core import CoordinateOp, LoopOp, SliceOp, YieldOp
 from partir.dialect.sdy import MeshOp, OpShardingRuleAttr
-from partir.errors import IRError, word
+from partir.errors import IRError, error_text
 from partir.frontend.rules import standard_rule
 from partir.lowering import boundary
 from partir.lowering.copier import Copier, copied
@@ -25,7 +25,7 @@ AT_OWNER = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice
 
 
 @dataclass(frozen=True, eq=False)
-class Stripped:
+class Erased:
     """A program without loops: `loops` are the outermost its ops stood in, `values` what the values of the module became."""
 
     program: Program
@@ -33,7 +33,7 @@ class Stripped:
     values: dict[SSAValue, SSAValue]
 
 
-def strip(module: ModuleOp) -> Stripped:
+def erase_loops(module: ModuleOp) -> Erased:
     """Take the loops off a Core module, which is left as it is; a module without loops is copied.
 
     before   %y = loop "data"=4 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
@@ -46,7 +46,7 @@ def strip(module: ModuleOp) -> Stripped:
     rest = [op for op in module.body.block.ops if op is not main and not isinstance(op, MeshOp)]
     if rest:
         raise IRError(
-            word(f"the module holds more than @main and a mesh: {rest[0].name}", hint="inline the calls of @main first")
+            error_text(f"the module holds more than @main and a mesh: {rest[0].name}", hint="inline the calls of @main first")
         )
     name = module.sym_name.data if module.sym_name is not None else ""
     with uncollected():
@@ -61,10 +61,10 @@ class _Stripper:
         self.loops: dict[Operation, LoopOp] = {}
         self.shared: dict[Attribute, Attribute] = {}
 
-    def run(self, name: str) -> Stripped:
+    def run(self, name: str) -> Erased:
         self.ops(self.main.body.blocks[0])
         module = boundary.module_of(name, self.signature, None, self.copier.block)
-        return Stripped(Program(module, self.signature, name), self.loops, self.copier.values)
+        return Erased(Program(module, self.signature, name), self.loops, self.copier.values)
 
     def ops(self, block: Block) -> None:
         """Copy the ops of a block, each nest of loops as the one op it stands for, inside control flow as well."""
@@ -74,7 +74,7 @@ class _Stripper:
             elif op.name in CONTROL and op.regions:
                 self.copier.copy_control(op, self.ops)
             elif op.name.startswith("spmd.") or isinstance(op, SliceOp | CoordinateOp):
-                raise IRError(word(f"{op.name} stands where no Core IR has it", where=where_of(op)))
+                raise IRError(error_text(f"{op.name} stands where no Core IR has it", where=where_of(op)))
             else:
                 self.complete(self.copier.copy(op))
 
@@ -179,7 +179,7 @@ class _Nest:
 
     def refuse(self, why: str) -> IRError:
         return IRError(
-            word(
+            error_text(
                 "cannot read a loop as one op that is tiled",
                 where=where_of(self.loops[0]),
                 why=why,
