@@ -196,7 +196,7 @@ class Prediction:
 def on_machine(case: Case) -> Any:
     """The program of a case, for its platform and machine."""
     from partir.cli.inputs import schedule_of
-    from partir.runtime.compilers import Topology
+    from partir.verify.real_compilers import Topology
 
     topology = Topology.parse(case.topology)
     return traced(case.model, topology.platform).partition(schedule_of(SCHEDULES[case.schedule]), target=topology.target)
@@ -204,8 +204,8 @@ def on_machine(case: Case) -> Any:
 
 def predict(case: Case, record: dict[str, Any]) -> Prediction:
     """Judge what the compiler made, and partition the same for its machine."""
-    from partir.runtime.compilers import Compilation, Memory
-    from partir.runtime.judge import judge_text
+    from partir.verify.judge import judge_text
+    from partir.verify.real_compilers import Compilation, Memory
 
     part = on_machine(case)
     compilation = Compilation(record["text"], Memory(**record["memory"]), record["optimal_seconds"])
@@ -279,7 +279,7 @@ def unseen_models(by_machine: dict[str, list[Prediction]]) -> list[float]:
 
 def compare(prediction: Prediction, efficiency: Any, *, held_out: bool) -> Row:
     """One program: errors relative to the compiler's figures."""
-    from partir.cost.targets import Efficiency
+    from partir.cost.target import Efficiency
     from partir.viz.verification import planned_bytes
 
     theirs, target = prediction.compiler, prediction.part.target

@@ -118,7 +118,7 @@ def searched(model: str, topology: str, traced: Any, target: Any) -> dict[str, A
 def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
     """The child: partition, compile, judge."""
     from partir.cli.inputs import schedule_of
-    from partir.runtime.compilers import Topology
+    from partir.verify.real_compilers import Topology
 
     where = Topology.parse(topology)
     name, settings = MODELS[model]
@@ -144,7 +144,7 @@ def by_hand(example: partir.Example, where: Any) -> Any:
     """What XLA's partitioner makes of FSDP's shardings: a `jax.stages.Compiled`."""
     import jax
 
-    from partir.runtime.compile_child import devices_of, mesh_of
+    from partir.verify.compile_child import devices_of, mesh_of
 
     mesh = mesh_of([*MESH.items()], devices_of({"platform": "tpu", "options": where.options}))
     state, outs = example.donate_argnums, jax.eval_shape(example.fun, *example.args)

@@ -34,7 +34,7 @@ def jax_alone(example: Example) -> dict[str, float]:
 def partir_alone(example: Example) -> dict[str, float]:
     """Seconds of each step of partir, cold."""
     import partir
-    from partir.lowering.materialise import materialise
+    from partir.coreir.materialise import materialise
     from partir.lowering.to_spmd import to_spmd
     from partir.runtime.emit import emit
     from partir.sharding import plan

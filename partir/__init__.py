@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     )
     from partir.frontend.marks import constrain, scope, tag
     from partir.mesh import Mesh
-    from partir.runtime.judge import Judgement, judge
     from partir.session import Session
     from partir.sharding.actions import Cut, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
     from partir.sharding.strategy import Strategy, load_strategy
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         SequenceParallel,
         ZeRO,
     )
+    from partir.verify.judge import Judgement, judge
     from partir.viz.verification import Verification
 
 __version__ = "0.1.0"
@@ -119,7 +119,7 @@ _MODULES = {
     ),
     "partir.frontend.marks": ("constrain", "scope", "tag"),
     "partir.mesh": ("Mesh",),
-    "partir.runtime.judge": ("Judgement", "judge"),
+    "partir.verify.judge": ("Judgement", "judge"),
     "partir.session": ("Session",),
     "partir.sharding.actions": ("Cut", "GatherOnce", "Pin", "Prefer", "ReduceIn", "Replicate", "Tile"),
     "partir.sharding.strategy": ("Strategy", "load_strategy"),

@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from partir.cost import targets
-from partir.cost.targets import Target
+from partir.cost import registry as targets
+from partir.cost.target import Target
 from partir.errors import MeshError, ProgramError, error_text
 from partir.frontend.signature import static_names
 from partir.frontend.state import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from partir.cost.targets import Target
+from partir.cost.target import Target
 from partir.errors import NoEffectError, PartirError, error_text
 from partir.search import Searcher
 from partir.sharding.actions import Action, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile

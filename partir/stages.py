@@ -13,24 +13,22 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from xdsl.dialects.builtin import ModuleOp
 
+from partir.coreir.materialise import materialise
 from partir.cost import estimate as estimate_
-from partir.cost import targets as targets_
+from partir.cost import registry as targets_
 from partir.cost.estimate import Estimate
-from partir.cost.targets import Target
+from partir.cost.target import Target
 from partir.dialect.text import to_generic
 from partir.errors import ProgramError, SearchError, TargetError, error_text
 from partir.frontend.trace import Trees
-from partir.lowering.materialise import materialise
 from partir.lowering.shardy import to_shardy
 from partir.lowering.to_spmd import to_spmd
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, ScopeTree
-from partir.runtime.compilers import TIMEOUT_SECONDS, Topology, compile_job, job_of
 from partir.runtime.devices import target_of
 from partir.runtime.donation import unusable
 from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, check_arguments, concrete_mesh
-from partir.runtime.judge import judge_text
 from partir.search import Environment
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action, ReduceIn
@@ -48,6 +46,8 @@ from partir.tactics.memories import moves_memory, with_memories
 from partir.tactics.pins import pins_of
 from partir.tactics.replay import scheduled
 from partir.tactics.tactic import Judging
+from partir.verify.judge import judge_text
+from partir.verify.real_compilers import TIMEOUT_SECONDS, Topology, compile_job, job_of
 from partir.viz import report as report_
 from partir.viz.costs import largest, priced_conflicts
 from partir.viz.difference import difference

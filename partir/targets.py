@@ -1,6 +1,7 @@
 """`partir.targets`: machines by name, `Target` to describe one's own, and targets as files."""
 
+from partir.cost.registry import get, names
+from partir.cost.target import Efficiency, Target, Wires
 from partir.cost.target_file import load, save
-from partir.cost.targets import Efficiency, Target, Wires, get, names
 
 __all__ = ["Efficiency", "Target", "Wires", "get", "load", "names", "save"]

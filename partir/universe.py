@@ -45,7 +45,7 @@ def _simplify() -> type[ModulePass]:
 
 def _pass(name: str) -> Callable[[], type[ModulePass]]:
     def load() -> type[ModulePass]:
-        from partir.lowering import passes
+        from partir.coreir import passes
 
         found: type[ModulePass] = getattr(passes, name)
         return found

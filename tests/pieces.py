@@ -17,9 +17,9 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, OpResult, Region, SSAValue
 
+from partir.coreir.materialise import materialise
 from partir.dialect.constants import dtype_of
 from partir.dialect.kinds import happens_once
-from partir.lowering.materialise import materialise
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, Signature
 from partir.runtime.interpret import interpret

@@ -123,8 +123,8 @@ def found(traced: Any, layers: int) -> dict[str, Any]:
     """Search, compile the strategy that it thinks the best, and leave its program for the peer's compiler."""
     import jax
 
-    from partir.runtime.compilers import Topology
     from partir.tactics import Search
+    from partir.verify.real_compilers import Topology
 
     target = Topology.parse(TOPOLOGY).target
     search = Search(tuple(MESH))
@@ -152,7 +152,7 @@ def by_hand(example: Any) -> Any:
     """Plain `jit` with each array of the state cut over all devices along its largest dim, compiled."""
     import against_experts
 
-    from partir.runtime.compilers import Compilation, Memory, Topology
+    from partir.verify.real_compilers import Compilation, Memory, Topology
 
     compiled = against_experts.by_hand(example, Topology.parse(TOPOLOGY))
     sizes = compiled.memory_analysis()
@@ -185,8 +185,8 @@ def said(compilation: Any) -> dict[str, Any]:
 def judged(how: str, layers: int) -> Any:
     """The judge's figures of one program."""
     from partir import Mesh
-    from partir.runtime.compilers import Compilation, Memory, Topology
-    from partir.runtime.judge import judge_text
+    from partir.verify.judge import judge_text
+    from partir.verify.real_compilers import Compilation, Memory, Topology
 
     record = compiled(how, layers)
     compilation = Compilation(record["text"], Memory(**record["memory"]), record["optimal_seconds"])

@@ -19,7 +19,7 @@ from partir.errors import ProgramError, TargetError, error_text
 
 if TYPE_CHECKING:
     from partir.cost.calibrate import Sample
-    from partir.cost.targets import Target
+    from partir.cost.target import Target
     from partir.zoo import Example
 
 SHARES = (1 / 16, 1 / 4, 1.0)
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     if options.topology:
         host_devices(1)
     from partir.cost import calibrate
-    from partir.cost.targets import Efficiency
+    from partir.cost.target import Efficiency
     from partir.targets import save
 
     target, where = _machine(options)
@@ -169,7 +169,7 @@ def median_seconds(fun: Callable[..., Any], args: tuple[Any, ...]) -> float:
 def compiled(examples: Sequence[Example], topology: str) -> list[Sample]:
     """Each program, whole on each device of a topology, with the compute time that its compiler says, beside its estimate."""
     from partir.cost.calibrate import Sample
-    from partir.runtime.compilers import Topology
+    from partir.verify.real_compilers import Topology
 
     samples: list[Sample] = []
     for example in examples:
@@ -191,10 +191,10 @@ def code_of(target: Target, name: str) -> str:
 
 def _machine(options: argparse.Namespace) -> tuple[Target, str]:
     """The target to fit, and the device or compiler whose figures it is fitted to."""
-    from partir.cost import targets
+    from partir.cost import registry as targets
 
     if options.topology:
-        from partir.runtime.compilers import Topology
+        from partir.verify.real_compilers import Topology
 
         if options.target:
             raise TargetError(error_text(f"two machines: {options.target} and {options.topology}", hint="one of the two"))
@@ -246,7 +246,7 @@ def _whole(size: float, unit: int = 64) -> int:
 
 def _predictions(fitted: Target, samples: Sequence[Sample]) -> list[tuple[str, float, float, float]]:
     """Each program: its name, its seconds, those at the datasheet's rates, those with the fit."""
-    from partir.cost.targets import Efficiency
+    from partir.cost.target import Efficiency
 
     plain = Efficiency()
     return [(s.name, s.seconds, s.predicted(plain), s.predicted(fitted.efficiency)) for s in samples]

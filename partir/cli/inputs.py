@@ -12,7 +12,7 @@ from partir.errors import MeshError, ProgramError, error_text
 from partir.mesh import Mesh
 
 if TYPE_CHECKING:
-    from partir.cost.targets import Target
+    from partir.cost.target import Target
     from partir.sharding.actions import Action
     from partir.tactics import Tactic
 

@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
     """Import, search, save the strategy, print."""
     host_devices(1)
     from partir.cli.compiled import compiled, compiled_table, records
-    from partir.runtime.compilers import Topology
     from partir.tactics import Search
+    from partir.verify.real_compilers import Topology
     from partir.viz.found import record_of
     from partir.viz.progress import bar
     from partir.viz.record import record_of as tactics_record

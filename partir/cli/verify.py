@@ -40,7 +40,7 @@ topologies: tpu:KIND:2x4 (v2 v3 v4 v5e v5p v6e; chips in each direction), gpu:KI
 def run(options: argparse.Namespace) -> int:
     """Import, partition, compile, compare."""
     host_devices(1)
-    from partir.runtime.compilers import Topology
+    from partir.verify.real_compilers import Topology
 
     topology = Topology.parse(options.topology)
     words, strategy = subject_of(options, needs_program=True)

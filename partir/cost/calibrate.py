@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from partir.cost.estimate import Estimate
 from partir.cost.kernels import Floats
-from partir.cost.targets import Efficiency
+from partir.cost.target import Efficiency
 from partir.errors import TargetError, error_text
 
 UNITS = ("matrix", "vector", "memory")

@@ -15,7 +15,7 @@ from xdsl.ir import SSAValue
 from partir.cost.epilogue import REDUCTIONS
 from partir.cost.flops import Work, work_of
 from partir.cost.kernels import Floats, Ints, Kernels
-from partir.cost.targets import Target
+from partir.cost.target import Target
 from partir.sharding.atoms import Atoms
 from partir.sharding.propagation import FactorAxes
 from partir.sharding.rule import shape_of

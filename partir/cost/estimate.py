@@ -20,10 +20,10 @@ from partir.cost.fusing import FUSINGS
 from partir.cost.kernels import Floats, Ints, Kernels
 from partir.cost.memory import Sizes, live_bytes
 from partir.cost.moves import Move, Moves, moves_of
-from partir.cost.targets import Layout as Wiring
-from partir.cost.targets import Target
+from partir.cost.target import Target
 from partir.cost.timeline import step_seconds
 from partir.cost.unfolding import Unfolding
+from partir.cost.wiring import Wiring
 from partir.mesh import Mesh
 from partir.program import origin_of
 from partir.sharding.actions import Action, Addresses
@@ -335,7 +335,7 @@ class Model:
 
     def _wiring(self, mesh: Mesh) -> Wiring:
         if mesh not in self._wirings:
-            self._wirings[mesh] = self.target.lay(mesh)
+            self._wirings[mesh] = Wiring(self.target, mesh)
         return self._wirings[mesh]
 
     def _local_bytes(self, plan: Plan, sizes: Sizes, unfolding: Unfolding) -> Floats:

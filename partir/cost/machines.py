@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partir.cost.targets import GIB, Efficiency, Target, Wires
+from partir.cost.target import GIB, Efficiency, Target, Wires
 
 _CLOUD = "https://cloud.google.com/tpu/docs"
 _CACM = "Jouppi et al. 2020, A Domain-Specific Supercomputer for Training DNNs, CACM 63(7), table 3"

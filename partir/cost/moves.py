@@ -6,13 +6,13 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from partir.comm.algorithms import Choice, best
+from partir.comm.link import Link
 from partir.cost.bf16_operands import NARROW, is_sent_narrow
-from partir.cost.collectives import Choice, best
 from partir.cost.memory import Intervals, Sizes
-from partir.cost.targets import Layout as Wiring
-from partir.cost.targets import Link
 from partir.cost.timeline import Transfers
 from partir.cost.unfolding import Places, Unfolding
+from partir.cost.wiring import Wiring
 from partir.dialect.kinds import MATRIX
 from partir.sharding.layout import Axes, Layout
 from partir.sharding.plan import Key, Plan, Reduction, Reshard

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from partir.cost.targets import Target
+from partir.cost.target import Target
 from partir.errors import TargetError, error_text
 
 FORMAT = "partir-target"

@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-from partir.cost import targets
-from partir.cost.targets import Target
+from partir.cost import registry as targets
+from partir.cost.target import Target
 from partir.errors import TargetError, error_text
 
 

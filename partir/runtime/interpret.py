@@ -14,11 +14,11 @@ import numpy as np
 from jax.core import ShapedArray
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
+from partir.coreir.boundary import main_of
+from partir.coreir.unroll import unroll
 from partir.dialect.constants import dtype_of
 from partir.errors import ProgramError, error_text
 from partir.frontend.trace import Host
-from partir.lowering.boundary import main_of
-from partir.lowering.unroll import unroll
 from partir.mesh import Mesh
 from partir.runtime.emit import emit
 from partir.runtime.execute import Callee, call

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal
 
 from partir.cost.estimate import Estimate, Model, estimate, model_of
-from partir.cost.targets import Target
+from partir.cost.target import Target
 from partir.cost.unfolding import Unfolding
 from partir.errors import SearchError, error_text
 from partir.sharding import folded

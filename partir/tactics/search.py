@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from partir.cost import targets
-from partir.cost.targets import Target
+from partir.cost import registry as targets
+from partir.cost.target import Target
 from partir.errors import TargetError, error_text
 from partir.search import MCTS, Decision, Environment, Result, Searcher
 from partir.search.searcher import Show

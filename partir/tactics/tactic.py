@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from partir.collector import paused
-from partir.cost.targets import Target
+from partir.cost.target import Target
 from partir.errors import NoEffectError, ProgramError, error_text
 from partir.sharding.actions import Action, Replicate, Tile
 from partir.sharding.assignment import Assignment

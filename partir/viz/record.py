@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partir.cost.estimate import Estimate, estimate
-from partir.cost.targets import Target
+from partir.cost.target import Target
 from partir.program import ScopeTree
 from partir.sharding.assignment import Assignment
 from partir.sharding.layout import spec_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 
 from partir.cost.estimate import estimate
-from partir.cost.targets import Target
+from partir.cost.target import Target
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, origin_of, type_bytes
 from partir.sharding.assignment import Assignment

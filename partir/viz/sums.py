@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from partir.cost.targets import Target
+from partir.cost.target import Target
 from partir.sharding.plan import Plan
 from partir.sharding.reshard import Step
 from partir.sharding.sums import ROUNDED, float_name, item_bytes

@@ -8,9 +8,9 @@ from typing import Any
 
 from partir.cost.estimate import Estimate
 from partir.cost.moves import least_bytes
-from partir.runtime.compilers import Compilation
-from partir.runtime.judge import Judgement
 from partir.sharding.plan import COLLECTIVES
+from partir.verify.judge import Judgement
+from partir.verify.real_compilers import Compilation
 from partir.viz.report import bytes_text, counts_text, seconds_text
 from partir.viz.table import Table
 

@@ -10,9 +10,10 @@ import pytest
 
 import partir
 from partir import zoo
-from partir.cost import targets
-from partir.cost.collectives import best
+from partir.comm.algorithms import best
+from partir.cost import registry as targets
 from partir.cost.compute import kernel_bytes, off_chip
+from partir.cost.wiring import Wiring
 
 pytestmark = pytest.mark.jax
 
@@ -166,7 +167,7 @@ def test_a_sum_scattered_over_all_of_a_slice_is_sent_as_an_all_reduce_where_dims
 
     scattered = [item for item in found.collectives if item.kind == "reduce_scatter"]
 
-    link = targets.get(name).lay(mesh).link(("data",))
+    link = Wiring(targets.get(name), mesh).link(("data",))
     assert [item.seconds for item in scattered] == [pytest.approx(best(kind, 4 * 512 * 512, link).seconds)]
 
 

@@ -10,14 +10,15 @@ from schedules import SCHEDULES
 
 import partir
 from partir import zoo
-from partir.cost import targets
-from partir.cost.collectives import best
+from partir.comm.algorithms import best
+from partir.cost import registry as targets
 from partir.cost.estimate import estimate, model_of
 from partir.cost.fusing import FUSINGS
 from partir.cost.kernels import build
 from partir.cost.memory import tiled_bytes
 from partir.cost.timeline import Transfers, step_seconds
 from partir.cost.unfolding import Unfolding
+from partir.cost.wiring import Wiring
 from partir.sharding import folded
 from partir.sharding import plan as plan_
 from partir.sharding.assignment import Assignment
@@ -442,7 +443,7 @@ def test_sums_that_wait_for_none_take_as_long_as_one():
     params, x = [shape(64, 64)] * 16, shape(256, 64)
     estimate = partitioned(step, params, x, schedule=[DATA], target="tpu_v3").estimate
 
-    link = targets.get("tpu_v3").lay(MESH).link(("data",))
+    link = Wiring(targets.get("tpu_v3"), MESH).link(("data",))
     assert len(estimate.collectives) == 16
     assert estimate.communication_seconds == pytest.approx(best("all_reduce", 16 * 4 * 64 * 64, link).seconds)
 
@@ -455,6 +456,6 @@ def test_sums_that_wait_for_each_other_are_not_sent_together():
     estimate = partitioned(chain, shape(64, 64), shape(64, 64), shape(64, 64), schedule=inner, target="tpu_v3").estimate
 
     sums = [c.seconds for c in estimate.collectives if c.kind == "all_reduce"]
-    link = targets.get("tpu_v3").lay(MESH).link(("data",))
+    link = Wiring(targets.get("tpu_v3"), MESH).link(("data",))
     assert sums
     assert sums[0] == pytest.approx(best("all_reduce", 4 * 64 * 64, link).seconds)

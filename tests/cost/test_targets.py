@@ -7,8 +7,10 @@ import math
 import pytest
 
 import partir
-from partir.cost import targets
-from partir.cost.targets import Target, Wires, fields_of, of_device, squarest
+from partir.cost import registry as targets
+from partir.cost.registry import of_device
+from partir.cost.target import Target, Wires, fields_of
+from partir.cost.wiring import Wiring, squarest
 
 pytestmark = pytest.mark.core
 
@@ -68,7 +70,7 @@ def test_a_later_machine_is_no_slower(family):
     "mesh", [MESH, partir.Mesh(x=1), partir.Mesh(a=2, b=2, c=2), partir.Mesh(data=3, model=5), partir.Mesh(d=64)]
 )
 def test_any_mesh_lies_on_any_target(name, mesh):
-    layout = targets.get(name).lay(mesh)
+    layout = Wiring(targets.get(name), mesh)
 
     for axis in mesh.names:
         link = layout.link((axis,))
@@ -82,7 +84,7 @@ def test_the_last_axis_is_innermost_unless_said_otherwise(name):
     target = targets.get(name)
     mesh = partir.Mesh(data=8, model=8)
 
-    default, turned = target.lay(mesh), target.with_innermost("data").lay(mesh)
+    default, turned = Wiring(target, mesh), Wiring(target.with_innermost("data"), mesh)
 
     assert default.link(("model",)).bandwidth_bytes_per_second == target.near.bandwidth_bytes_per_second
     assert default.link(("data",)).bandwidth_bytes_per_second == target.far.bandwidth_bytes_per_second
@@ -92,8 +94,8 @@ def test_the_last_axis_is_innermost_unless_said_otherwise(name):
 
 def test_an_axis_over_nodes_uses_the_ports_of_all_its_devices():
     h100 = targets.get("h100")
-    wide = h100.lay(partir.Mesh(data=16)).link(("data",))
-    narrow = h100.lay(partir.Mesh(data=16, model=8)).link(("data",))
+    wide = Wiring(h100, partir.Mesh(data=16)).link(("data",))
+    narrow = Wiring(h100, partir.Mesh(data=16, model=8)).link(("data",))
 
     assert wide.bandwidth_bytes_per_second == 8 * h100.far.bandwidth_bytes_per_second
     assert narrow.bandwidth_bytes_per_second == h100.far.bandwidth_bytes_per_second
@@ -102,19 +104,19 @@ def test_an_axis_over_nodes_uses_the_ports_of_all_its_devices():
 def test_a_torus_dim_closes_to_a_ring_where_it_is_long_enough():
     v4 = targets.get("tpu_v4")
 
-    assert v4.lay(partir.Mesh(x=4, y=4, z=4)).link(("x",)).both_ways
-    assert not v4.lay(partir.Mesh(x=2, y=2, z=2)).link(("x",)).both_ways
+    assert Wiring(v4, partir.Mesh(x=4, y=4, z=4)).link(("x",)).both_ways
+    assert not Wiring(v4, partir.Mesh(x=2, y=2, z=2)).link(("x",)).both_ways
     assert squarest(64, 3) == (4, 4, 4)
 
 
 def test_two_dims_of_a_torus_have_the_links_of_both():
-    v4 = targets.get("tpu_v4").lay(partir.Mesh(x=4, y=4, z=4))
+    v4 = Wiring(targets.get("tpu_v4"), partir.Mesh(x=4, y=4, z=4))
 
     assert v4.link(("x", "y")).bandwidth_bytes_per_second == 2 * v4.link(("x",)).bandwidth_bytes_per_second
 
 
 def test_the_two_cores_of_a_chip_share_its_links():
-    v3 = targets.get("tpu_v3").lay(MESH)
+    v3 = Wiring(targets.get("tpu_v3"), MESH)
 
     assert v3.link(("model",)).bandwidth_bytes_per_second == targets.get("tpu_v3").near.bandwidth_bytes_per_second
     assert v3.link(("model",)).devices == 2
@@ -151,7 +153,7 @@ def test_a_target_of_ones_own_goes_wherever_a_name_goes():
     target = mine()
 
     assert targets.get(target) is target
-    assert target.lay(partir.Mesh(data=8)).link(("data",)).devices == 8
+    assert Wiring(target, partir.Mesh(data=8)).link(("data",)).devices == 8
 
 
 @pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, "fast", True])
@@ -167,7 +169,7 @@ def test_all_that_is_wrong_is_said_at_once():
 
 def test_an_innermost_axis_must_be_of_the_mesh():
     with pytest.raises(partir.MeshError, match='no mesh axis "z"'):
-        targets.get("h100").with_innermost("z").lay(MESH).link(("data",))
+        Wiring(targets.get("h100").with_innermost("z"), MESH).link(("data",))
 
 
 def test_two_targets_cannot_have_one_name():
@@ -203,4 +205,4 @@ def test_where_libtpu_scatters_over_a_whole_slice_by_an_all_reduce(kind, torus, 
     target = dataclasses.replace(targets.get(f"tpu_{kind}"), torus=torus)
     devices = math.prod(torus) * target.devices_per_chip
 
-    assert target.lay(partir.Mesh(data=devices // 2, model=2)).scatters_by_all_reduce == by_all_reduce
+    assert Wiring(target, partir.Mesh(data=devices // 2, model=2)).scatters_by_all_reduce == by_all_reduce

@@ -146,8 +146,8 @@ def test_only_what_is_named_is_gathered_once():
 
 
 def test_core_says_what_is_gathered_once_and_reading_it_finds_it():
-    from partir.lowering.materialise import materialise
-    from partir.lowering.read_core import read_core
+    from partir.coreir.materialise import materialise
+    from partir.coreir.read import read_core
     from partir.sharding import plan
 
     part = part_of(zoo.gpt(**SIZES), ONCE)

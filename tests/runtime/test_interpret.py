@@ -8,10 +8,10 @@ import pytest
 from equal import assert_same
 from programs import PROGRAMS
 
+from partir.coreir.materialise import materialise
 from partir.dialect.text import parse
 from partir.errors import IRError, ProgramError
 from partir.frontend.trace import trace
-from partir.lowering.materialise import materialise
 from partir.mesh import Mesh
 from partir.runtime.interpret import interpret
 from partir.sharding import plan

@@ -7,9 +7,9 @@ import pytest
 
 import partir
 from partir import DataParallel, ReduceIn, Tile, ZeRO
+from partir.coreir.read import read_core
 from partir.dialect.text import parse, to_text
 from partir.errors import NoEffectError, ProgramError, StrategyError
-from partir.lowering.read_core import read_core
 from partir.lowering.to_spmd import to_spmd
 from partir.sharding import folded, plan
 from partir.sharding.sums import dtype_name

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from partir.cost.targets import Link
+from partir.comm.link import Link
 
 Kind = str
 """A kind of `partir.sharding.plan.COLLECTIVES`."""

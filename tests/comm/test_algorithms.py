@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from partir.cost.collectives import ALGORITHMS, Choice, Traffic, best
-from partir.cost.targets import Link
+from partir.comm.algorithms import ALGORITHMS, Choice, Traffic, best
+from partir.comm.link import Link
 
 pytestmark = pytest.mark.core
 

@@ -9,13 +9,13 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
+from partir.coreir import boundary
+from partir.coreir.copier import Copier, copied
+from partir.coreir.materialise import PROPERTIES
 from partir.dialect.core import CoordinateOp, LoopOp, SliceOp, YieldOp
 from partir.dialect.sdy import MeshOp, OpShardingRuleAttr
 from partir.errors import IRError, error_text
 from partir.frontend.rules import standard_rule
-from partir.lowering import boundary
-from partir.lowering.copier import Copier, copied
-from partir.lowering.materialise import PROPERTIES
 from partir.lowering.writer import uncollected
 from partir.program import Program, origin_of
 from partir.sharding.tables import CONTROL

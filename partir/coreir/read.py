@@ -9,11 +9,11 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from partir.collector import paused
+from partir.coreir import boundary
+from partir.coreir.compare import check_same
+from partir.coreir.erase_loops import erase_loops, where_of
 from partir.dialect.core import ActionsAttr, LoopOp
 from partir.errors import IRError, error_text
-from partir.lowering import boundary
-from partir.lowering.compare import check_same
-from partir.lowering.erase_loops import erase_loops, where_of
 from partir.mesh import Mesh
 from partir.program import Leaf
 from partir.sharding import plan as plan_

@@ -17,17 +17,17 @@ from typing import Any
 
 import jax
 
-from partir.cost import targets
+from partir.cost import registry as targets
 from partir.cost.moves import least_bytes
-from partir.cost.targets import Efficiency, Target
+from partir.cost.target import Efficiency, Target
 from partir.errors import CompilerError, error_text
 from partir.mesh import Mesh
-from partir.runtime.collective_prices import CollectivePrices
-from partir.runtime.compilers import Compilation, Memory
-from partir.runtime.hlo import Module
-from partir.runtime.schedule import Reader
-from partir.runtime.transfers import Part, Transfer
 from partir.sharding.plan import COLLECTIVES
+from partir.verify.collective_prices import CollectivePrices
+from partir.verify.hlo import Module
+from partir.verify.real_compilers import Compilation, Memory
+from partir.verify.schedule import Reader
+from partir.verify.transfers import Part, Transfer
 
 _PARTITIONS = re.compile(r"num_partitions=(\d+)")
 

@@ -8,12 +8,12 @@ from itertools import zip_longest
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
+from partir.coreir import boundary
+from partir.coreir.erase_loops import Erased, where_of
+from partir.coreir.materialise import PROPERTIES, LoopWriter, captured_by
+from partir.coreir.nest import Nest, Nests
 from partir.dialect.text import to_text
 from partir.errors import IRError, error_text
-from partir.lowering import boundary
-from partir.lowering.erase_loops import Erased, where_of
-from partir.lowering.materialise import PROPERTIES, LoopWriter, captured_by
-from partir.lowering.nest import Nest, Nests
 from partir.sharding.plan import Plan, RowPlan
 
 ANEW = "partir-erase-loops takes away what was decided; the passes that decide (partir-tile, ...) write actions and loops alike"

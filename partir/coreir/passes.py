@@ -12,15 +12,15 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from partir.coreir import boundary
+from partir.coreir.erase_loops import erase_loops
+from partir.coreir.materialise import materialise
+from partir.coreir.read import read_core
+from partir.coreir.unroll import unroll
 from partir.dialect.core import ActionsAttr, LoopOp
 from partir.dialect.sdy import MeshOp
 from partir.errors import IRError, MeshError, NoEffectError, TilingError, error_text
-from partir.lowering import boundary
-from partir.lowering.erase_loops import erase_loops
-from partir.lowering.materialise import materialise
-from partir.lowering.read_core import read_core
 from partir.lowering.to_spmd import to_spmd
-from partir.lowering.unroll import unroll
 from partir.mesh import Mesh
 from partir.sharding import plan
 from partir.sharding.actions import Action, Cut, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile

@@ -11,11 +11,11 @@ from programs import PROGRAMS
 from zoo_cases import CASES, MODELS
 
 import partir
+from partir.coreir.erase_loops import erase_loops
+from partir.coreir.materialise import materialise
+from partir.coreir.read import read_core
 from partir.dialect.text import parse, to_text
 from partir.frontend.trace import trace
-from partir.lowering.erase_loops import erase_loops
-from partir.lowering.materialise import materialise
-from partir.lowering.read_core import read_core
 from partir.mesh import Mesh
 from partir.sharding import plan
 from partir.sharding.actions import Action, Cut, Prefer, Replicate, Tile

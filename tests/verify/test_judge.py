@@ -13,13 +13,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from schedules import SCHEDULES
 
 import partir
-from partir.cost import collectives as prices
-from partir.cost import targets
-from partir.runtime.collective_prices import Wires
-from partir.runtime.compilers import Compilation, Memory
-from partir.runtime.hlo import Module
-from partir.runtime.judge import judge_text
-from partir.runtime.roofline import products_of
+from partir.comm import algorithms as prices
+from partir.cost import registry as targets
+from partir.cost.wiring import Wiring
+from partir.verify.collective_prices import CollectivePrices
+from partir.verify.hlo import Module
+from partir.verify.judge import judge_text
+from partir.verify.real_compilers import Compilation, Memory
+from partir.verify.roofline import products_of
 from partir.viz.verification import planned_bytes
 
 pytestmark = pytest.mark.jax
@@ -40,7 +41,7 @@ def compiled(body: Any, *shapes: tuple[int, ...], specs: tuple[P, ...], out: Any
 
 def seconds(kind: str, size: float, *axes: str, target: str = "tpu_v3") -> float:
     """What the alpha-beta model says of one collective over axes of the mesh 4x2."""
-    return prices.best(kind, size, targets.get(target).lay(partir.Mesh(data=4, model=2)).link(axes)).seconds
+    return prices.best(kind, size, Wiring(targets.get(target), partir.Mesh(data=4, model=2)).link(axes)).seconds
 
 
 BODIES = {
@@ -85,18 +86,18 @@ def test_a_program_without_a_mesh_is_priced_by_the_distance_of_its_devices(targe
 
     for axis in ("data", "model"):
         groups = tuple(map(tuple, mesh.replica_groups([axis])))
-        named, bare = (Wires(machine, mesh.size, found).link(groups, "all_reduce") for found in (mesh, None))
-        assert named == machine.lay(mesh).link([axis])
+        named, bare = (CollectivePrices(machine, mesh.size, found).link(groups, "all_reduce") for found in (mesh, None))
+        assert named == Wiring(machine, mesh).link([axis])
         assert (bare.devices, bare.latency_seconds) == (named.devices, named.latency_seconds)
-    everyone = Wires(machine, mesh.size, mesh).link((), "all_reduce")
-    assert everyone == machine.lay(mesh).link(["stage", "data", "model"])
+    everyone = CollectivePrices(machine, mesh.size, mesh).link((), "all_reduce")
+    assert everyone == Wiring(machine, mesh).link(["stage", "data", "model"])
 
 
 def test_a_permute_is_priced_on_the_axis_it_runs_along() -> None:
     mesh, machine = partir.Mesh(node=2, data=8), targets.get("h100")
 
     def bandwidth(*pairs: tuple[int, int]) -> float:
-        return Wires(machine, 16, mesh).link(pairs, "collective_permute").bandwidth_bytes_per_second
+        return CollectivePrices(machine, 16, mesh).link(pairs, "collective_permute").bandwidth_bytes_per_second
 
     assert bandwidth(*((i, (i + 1) % 8) for i in range(8))) == machine.near.bandwidth_bytes_per_second
     assert machine.far is not None
@@ -247,7 +248,9 @@ def test_a_start_and_a_done_are_one_and_hide_behind_computation() -> None:
   ROOT %done = f32[4096,256]{1,0} all-gather-done(%start)
 }
 """
-    wires = prices.best("all_gather", 4096 * 256 * 4, targets.get("tpu_v5e").lay(partir.Mesh(data=4, model=2)).link(["data"]))
+    wires = prices.best(
+        "all_gather", 4096 * 256 * 4, Wiring(targets.get("tpu_v5e"), partir.Mesh(data=4, model=2)).link(["data"])
+    )
 
     short, long = (judged(text.replace("GROUPS", GROUPS).replace("CYCLES", cycles)) for cycles in ("1500", "1500000000"))
 

@@ -1,4 +1,4 @@
-"""What runs in the compilers' child process: `python -m partir.runtime.compile_child JOB OUT` lowers a job for its topology,
+"""What runs in the compilers' child process: `python -m partir.verify.compile_child JOB OUT` lowers a job for its topology,
 compiles it, and leaves what the compiler says in the folder OUT.
 
 A compiler may print, hang or abort: the parent (`runtime/compilers.py`) only ever sees files, an exit code, and its own clock.

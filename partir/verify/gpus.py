@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partir.cost.targets import Target
+from partir.cost.target import Target
 
 KIB, MIB = 1024, 1024**2
 

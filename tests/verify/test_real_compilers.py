@@ -9,10 +9,10 @@ import pytest
 
 import partir
 from partir import CompilerError, MeshError
-from partir.cost import targets
-from partir.runtime import compilers
-from partir.runtime.compilers import Topology
-from partir.runtime.gpus import GPUS
+from partir.cost import registry as targets
+from partir.verify import real_compilers
+from partir.verify.gpus import GPUS
+from partir.verify.real_compilers import Topology
 
 pytestmark = pytest.mark.jax
 
@@ -115,7 +115,7 @@ def test_a_mesh_of_another_size() -> None:
     ("topology", "package", "extra"), [("tpu:v5e:2x4", "libtpu", "tpu"), ("gpu:h100:8", "jax-cuda12-plugin", "gpu")]
 )
 def test_a_compiler_that_is_not_installed(topology: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilers, "find_spec", lambda _: None)
+    monkeypatch.setattr(real_compilers, "find_spec", lambda _: None)
 
     with pytest.raises(CompilerError) as raised:
         partitioned().verify(topology)
@@ -128,8 +128,8 @@ def test_a_compiler_that_is_not_installed(topology: str, package: str, extra: st
 
 
 def test_a_plugin_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilers, "find_spec", lambda name: name == "jax_cuda12_plugin")
-    monkeypatch.setattr(compilers, "version", lambda name: {"jaxlib": "9.0", "jax-cuda12-plugin": "8.0"}[name])
+    monkeypatch.setattr(real_compilers, "find_spec", lambda name: name == "jax_cuda12_plugin")
+    monkeypatch.setattr(real_compilers, "version", lambda name: {"jaxlib": "9.0", "jax-cuda12-plugin": "8.0"}[name])
 
     with pytest.raises(CompilerError, match=r"jax-cuda12-plugin 8.0 does not go with jaxlib 9.0"):
         partitioned().verify("gpu:h100:8")
@@ -160,10 +160,10 @@ def test_a_compiler_that_aborts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_compiler_that_refuses() -> None:
     part = partitioned()
     local, layouts = part._local, (part.plan.arguments, part.plan.outputs)
-    job = compilers.job_of(part.program, local, part.assignment.mesh, *layouts, {"xla_no_such_option": True})
+    job = real_compilers.job_of(part.program, local, part.assignment.mesh, *layouts, {"xla_no_such_option": True})
 
     with pytest.raises(CompilerError, match=r"the compiler of cpu:8 refuses train_step\n  why .*xla_no_such_option"):
-        compilers.compile_job(job, Topology.parse("cpu:8"))
+        real_compilers.compile_job(job, Topology.parse("cpu:8"))
 
 
 def test_a_program_that_calls_back() -> None:

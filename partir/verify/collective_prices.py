@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from partir.cost import collectives as prices
-from partir.cost.targets import Link, Target
+from partir.comm import algorithms as prices
+from partir.comm.link import Link
+from partir.cost.target import Target
+from partir.cost.wiring import Wiring
 from partir.mesh import Mesh
-from partir.runtime.hlo import Groups
-from partir.runtime.transfers import Transfer
+from partir.verify.hlo import Groups
+from partir.verify.transfers import Transfer
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class CollectivePrices:
             groups = (tuple(range(self.devices)),)
         first = tuple(sorted(groups[0]))
         if self.mesh is not None and (axes := self._axes.get(first)) is not None:
-            return self.target.lay(self.mesh).link(axes)
+            return Wiring(self.target, self.mesh).link(axes)
         return self._strided(first)
 
     @cached_property
@@ -58,7 +60,7 @@ class CollectivePrices:
         stride = max(1, group[1] - group[0]) if size > 1 else 1
         outer = max(1, math.ceil(self.devices / (size * stride)))
         made = Mesh([("outer", outer), ("group", size), ("inner", stride)])
-        return replace(self.target, innermost=()).lay(made).link(("group",))
+        return Wiring(replace(self.target, innermost=()), made).link(("group",))
 
     def _permute(self, pairs: Groups) -> Link:
         """Neighbours: the link of the axis along which the pairs lie, with one message."""
@@ -71,5 +73,5 @@ class CollectivePrices:
                     and all((t in members) for s, t in pairs if s in members)
                     and any(s in members for s, _ in pairs)
                 ):
-                    return self.target.lay(self.mesh).link(axes)
+                    return Wiring(self.target, self.mesh).link(axes)
         return self._strided((0, max(1, longest)))

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
+from partir.coreir import boundary
 from partir.dialect.core import SCALAR_I32, CoordinateOp, Kind, LoopOp, PartAttr, ReduceAttr, SliceOp, TagOp, TileAttr
 from partir.dialect.sdy import MeshOp, OpShardingRuleAttr, ShardingConstraintOp
 from partir.errors import IRError, error_text
-from partir.lowering import boundary
 from partir.lowering.writer import Writer
 from partir.sharding.rule import shape_of
 

@@ -11,8 +11,8 @@ import re
 from collections import Counter
 from functools import cache
 
-from partir.cost.targets import Target
-from partir.runtime.hlo import Computation, Instruction, Module, Shape
+from partir.cost.target import Target
+from partir.verify.hlo import Computation, Instruction, Module, Shape
 
 FREE = frozenset(
     {

@@ -13,12 +13,12 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl_jax.dialects.stablehlo.data_movement_ops import ScatterOp
 
 from partir.collector import paused
+from partir.coreir import boundary
+from partir.coreir.copier import Copier
+from partir.coreir.nest import Level, Nest, Nests
 from partir.dialect.core import INDEX, SCALAR_I32, CoordinateOp, LoopOp, SliceOp, YieldOp
 from partir.dialect.sdy import OpShardingRuleAttr
-from partir.lowering import boundary
-from partir.lowering.copier import Copier
 from partir.lowering.localise import Coordinates, localise, mask
-from partir.lowering.nest import Level, Nest, Nests
 from partir.lowering.writer import Writer, uncollected
 from partir.sharding.layout import Axes
 from partir.sharding.plan import Plan, RowPlan
@@ -33,7 +33,7 @@ def materialise(plan: Plan) -> ModuleOp:
     """The program as Core IR: each op that the plan cuts stands in loops, all others as they are.
 
     The module carries the actions, `main` the signature and the shardings of arguments and results; an op's sharding rule
-    stands on its outermost loop. So `partir.lowering.read_core` gives back the assignment.
+    stands on its outermost loop. So `partir.coreir.read` gives back the assignment.
     """
     assignment, program = plan.assignment, plan.assignment.structure.program
     with uncollected():

@@ -21,14 +21,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from partir.cost import targets
-from partir.cost.targets import Target
+from partir.cost import registry as targets
+from partir.cost.target import Target
 from partir.errors import CompilerError, MemoryLimitError, MeshError, error_text
 from partir.mesh import Mesh
 from partir.program import Leaf, Program
 from partir.runtime.emit import Local
-from partir.runtime.gpus import GPUS
 from partir.sharding.layout import Layout, local_shape, spec_of
+from partir.verify.gpus import GPUS
 
 TPU_CORES = {"v2": 2, "v3": 2, "v4": 1, "v5e": 1, "v5p": 1, "v6e": 1}
 """Devices of a chip as JAX sees them: v2 and v3 show their two cores, v4 and v5p run theirs as one ("megacore")."""
@@ -243,7 +243,7 @@ def compile_job(job: Mapping[str, Any], topology: Topology, timeout_seconds: flo
 
 def _run(arguments: list[str], topology: Topology, timeout_seconds: float) -> tuple[int | None, str]:
     """The child's exit code (None: it took too long) and what it printed."""
-    command = [sys.executable, "-m", "partir.runtime.compile_child", *arguments]
+    command = [sys.executable, "-m", "partir.verify.compile_child", *arguments]
     with tempfile.TemporaryFile("w+", errors="replace") as noise:
         child = subprocess.Popen(command, stdout=noise, stderr=noise, stdin=subprocess.DEVNULL, env=_environment(topology))
         try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from partir.cost.targets import Target
-from partir.runtime.collective_prices import CollectivePrices
-from partir.runtime.hlo import Computation, Instruction, Module
-from partir.runtime.roofline import seconds_of
-from partir.runtime.transfers import Event, Transfer, event_of
+from partir.cost.target import Target
+from partir.verify.collective_prices import CollectivePrices
+from partir.verify.hlo import Computation, Instruction, Module
+from partir.verify.roofline import seconds_of
+from partir.verify.transfers import Event, Transfer, event_of
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 UNKNOWN = 2**62

@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 from xdsl.passes import PassPipeline
 
+from partir.coreir import boundary
+from partir.coreir.materialise import materialise
+from partir.coreir.read import read_core
 from partir.dialect.core import ActionsAttr
 from partir.dialect.text import context, parse, to_generic, to_text
 from partir.errors import IRError, MeshError, NoEffectError, PartirError, TilingError
-from partir.lowering import boundary
-from partir.lowering.materialise import materialise
-from partir.lowering.read_core import read_core
 from partir.sharding import plan
 from partir.sharding.actions import KINDS, Cut, GatherOnce, Prefer, Replicate, Tile
 from partir.sharding.assignment import Assignment

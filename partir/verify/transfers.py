@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from partir.runtime.hlo import Computation, Groups, Instruction, Module, Shape
+from partir.verify.hlo import Computation, Groups, Instruction, Module, Shape
 
 KINDS = {
     "all-gather": "all_gather",
