@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,12 +15,13 @@ from partir.cost.target import Target
 from partir.errors import MeshError, ProgramError, error_text
 from partir.frontend.signature import static_names
 from partir.frontend.state import State
-from partir.frontend.trace import Options, abstract, name_of, trace
+from partir.frontend.trace import Options, abstract, name_of
 from partir.mesh import Mesh
 from partir.runtime.processes import agree
+from partir.setup import Schedule, Setup
 from partir.sharding.strategy import Strategy
 from partir.sharding.sums import dtype_name
-from partir.stages import Partitioned, Schedule, Traced
+from partir.stages import Partitioned, Traced
 from partir.tactics.committed import layouts_of
 
 
@@ -27,31 +29,26 @@ class ReplanWarning(UserWarning):
     """The first strategy did not fit new shapes; what fits was kept."""
 
 
+@dataclass(frozen=True)
+class FirstPlan:
+    """What the first call decided, for calls with other shapes: how many dims did not divide then, and which arguments stay as
+    they come in."""
+
+    strategy: Strategy
+    undivided: int
+    free: frozenset[int]
+
+
 class Jitted:
     """A function that partitions itself: what `partir.jit` returns. Called like the plain function."""
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        mesh: Any,
-        schedule: Schedule | None,
-        options: Options,
-        shardings: tuple[Any, Any],
-        compiler_options: Mapping[str, Any] | None,
-        target: Target | None,
-        reduce_dtype: str | None = None,
-    ) -> None:
+    def __init__(self, fun: Callable[..., Any], options: Options, setup: Setup) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
-        self._mesh = mesh
-        self._schedule = schedule
         self._options = options
-        self._shardings = shardings
-        self._compiler_options = tuple((compiler_options or {}).items())
-        self._target = target
-        self._reduce_dtype = reduce_dtype
+        self._setup = setup
         self._cache: dict[Any, list[Partitioned]] = {}
-        self._first: list[tuple[Strategy, int, frozenset[int]]] = []
+        self._first: list[FirstPlan] = []
 
     def __repr__(self) -> str:
         return f"<partir.jit of {name_of(self._fun)}>"
@@ -87,18 +84,17 @@ class Jitted:
 
     def _partition(self, traced: Traced) -> Partitioned:
         """The first call plans by the schedule; new shapes replay that strategy, and say so where it does not fit."""
-        known = next((entry for entry in self._first if entry[0].suits(traced.program)), None)
+        known = next((first for first in self._first if first.strategy.suits(traced.program)), None)
         if known is None:
             part = traced.partition()
             decided = Strategy.of(part.decided)
             agreed, free = agree(decided, part.free)
             if (agreed, free) != (decided, part.free):
                 part = traced.replay(agreed, free)
-            self._first.append((agreed, len(part.decided.claims.undivided), free))
+            self._first.append(FirstPlan(agreed, len(part.decided.claims.undivided), free))
             return part
-        strategy, undivided, free = known
-        part = traced.replay(strategy, free)
-        misfits = part.decided.claims.undivided[undivided:]
+        part = traced.replay(known.strategy, known.free)
+        misfits = part.decided.claims.undivided[known.undivided :]
         if misfits:
             warnings.warn(
                 error_text(
@@ -112,11 +108,9 @@ class Jitted:
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Import the function for these arguments (arrays or ShapeDtypeStructs), once."""
-        mesh = self._mesh_now()
-        program = trace(self._fun, args, kwargs, self._options, platform=_platform(mesh), mesh=Mesh.of(mesh))
-        layouts = layouts_of(jax.tree.leaves(self._dynamic(args, kwargs)[:2]))
-        options = self._shardings, self._compiler_options, self._target, layouts, self._reduce_dtype
-        return Traced(program, mesh, self._schedule, *options)
+        setup = replace(self._setup, mesh=self._mesh_now())
+        leaves = jax.tree.leaves(self._dynamic(args, kwargs)[:2])
+        return Traced.of(self._fun, args, kwargs, options=self._options, setup=setup, leaves=leaves)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Trace, partition and lower: a `jax.stages.Lowered`."""
@@ -132,8 +126,8 @@ class Jitted:
         self._first.clear()
 
     def _mesh_now(self) -> Any:
-        if self._mesh is not None:
-            return self._mesh
+        if self._setup.mesh is not None:
+            return self._setup.mesh
         found = jax.sharding.get_abstract_mesh()
         if found.empty:
             raise MeshError(
@@ -153,14 +147,6 @@ def _aval_key(leaf: Any) -> Any:
     if isinstance(shape, jax.ShapeDtypeStruct):
         return shape.shape, shape.dtype, shape.weak_type
     return type(shape)
-
-
-def _platform(mesh: Any) -> str:
-    """What the program will run on: the platform of the mesh's devices, else JAX's default."""
-    if isinstance(mesh, jax.sharding.Mesh):
-        kind = str(mesh.devices.flat[0].platform)
-        return {"gpu": "cuda"}.get(kind, kind)
-    return {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
 
 
 def jit(
@@ -219,4 +205,13 @@ def jit(
     options = Options(static_argnums, static_argnames, donate_argnums, donate_argnames, state)
     machine = None if target is None else targets.get(target)
     sums = None if reduce_dtype is None else dtype_name(reduce_dtype)
-    return Jitted(fun, mesh, schedule, options, (in_shardings, out_shardings), compiler_options, machine, sums)
+    setup = Setup(
+        mesh=mesh,
+        schedule=schedule,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        compiler_options=tuple((compiler_options or {}).items()),
+        target=machine,
+        reduce_dtype=sums,
+    )
+    return Jitted(fun, options, setup)

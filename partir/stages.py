@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
@@ -20,16 +20,18 @@ from partir.cost.estimate import Estimate
 from partir.cost.target import Target
 from partir.dialect.text import to_generic
 from partir.errors import ProgramError, SearchError, TargetError, error_text
-from partir.frontend.trace import Trees
+from partir.frontend.trace import Options, Trees, trace
 from partir.lowering.shardy import to_shardy
 from partir.lowering.to_spmd import to_spmd
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, ScopeTree
-from partir.runtime.devices import target_of
+from partir.runtime.devices import platform_of, target_of
 from partir.runtime.donation import unusable
 from partir.runtime.emit import Local, emit
 from partir.runtime.execute import Executable, check_arguments, concrete_mesh
 from partir.search import Environment
+from partir.session import Session
+from partir.setup import Schedule, Setup
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action, ReduceIn
 from partir.sharding.assignment import Assignment
@@ -40,7 +42,7 @@ from partir.sharding.plan import Plan
 from partir.sharding.strategy import Strategy
 from partir.sharding.structure import Structure
 from partir.tactics import AppliedTactic, Replay, Search, Tactic, run
-from partir.tactics.committed import Kept, Layouts, committed, deciders, free_arguments, kept, lines, moved
+from partir.tactics.committed import Kept, Layouts, committed, deciders, free_arguments, kept, layouts_of, lines, moved
 from partir.tactics.follow import followed
 from partir.tactics.memories import moves_memory, with_memories
 from partir.tactics.pins import pins_of
@@ -56,37 +58,31 @@ from partir.viz.sums import sums_lines
 from partir.viz.table import Table
 from partir.viz.verification import Verification
 
-if TYPE_CHECKING:
-    from partir.session import Session
-
-Schedule = Sequence[Tactic | Strategy | Action]
-
 logger = logging.getLogger("partir")
 
 
 class Traced:
     """A function imported for certain shapes: its arguments, scopes and dimension classes; `partition` decides."""
 
-    def __init__(
-        self,
-        program: Program,
-        mesh: Any,
-        schedule: Schedule | None,
-        shardings: tuple[Any, Any] = (None, None),
-        compiler_options: tuple[tuple[str, Any], ...] = (),
-        target: Target | None = None,
-        layouts: Layouts = (),
-        reduce_dtype: str | None = None,
-    ) -> None:
-        self.program = with_memories(program, layouts, *shardings)
-        self.mesh = mesh
+    def __init__(self, program: Program, setup: Setup, layouts: Layouts = ()) -> None:
+        self.program = with_memories(program, layouts, setup.in_shardings, setup.out_shardings)
+        self.setup = setup
         self.layouts = layouts
-        self.reduce_dtype = reduce_dtype
-        self._schedule = schedule
-        self._shardings = shardings
-        self._compiler_options = compiler_options
-        self._target = target
         self._warned: set[str] = set()
+
+    @classmethod
+    def of(
+        cls, fun: Callable[..., Any], args: Any, kwargs: Any, *, options: Options, setup: Setup, leaves: Sequence[Any]
+    ) -> Traced:
+        """Import a function for these arguments; `leaves` are those that are not static, as they come in."""
+        mesh = Mesh.of(setup.mesh)
+        program = trace(fun, args, kwargs, options, platform=platform_of(setup.mesh), mesh=mesh)
+        return cls(program, setup, layouts_of(leaves))
+
+    @property
+    def mesh(self) -> Any:
+        """The mesh to partition over, as the user gave it."""
+        return self.setup.mesh
 
     @cached_property
     def structure(self) -> Structure:
@@ -139,7 +135,7 @@ class Traced:
 
     def decided(self, schedule: Schedule | None = None, *, mesh: Any = None, target: Target | str | None = None) -> Partitioned:
         """The same without a plan: nothing is known yet of what is donated."""
-        chosen = schedule if schedule is not None else self._schedule
+        chosen = schedule if schedule is not None else self.setup.schedule
         if chosen is None:
             chosen = self._searched(self.mesh if mesh is None else mesh)
         return self._run(scheduled([chosen] if isinstance(chosen, Tactic | Strategy | Action) else chosen), mesh, target)
@@ -160,28 +156,26 @@ class Traced:
         logger.warning("no schedule for %s: searching one over %s", self.program.name, ", ".join(names))
         return [Search(names)]
 
-    def session(self, *, mesh: Any = None, target: Target | str | None = None) -> Session:
+    def session(self, *, mesh: Any = None, target: Target | str | None = None) -> Session[Partitioned]:
         """An interactive session on this function: decide step by step, undo, look."""
-        from partir.session import Session
-
-        return Session(self, mesh, target)
+        return Session(lambda schedule: self.decided(schedule, mesh=mesh, target=target))
 
     def replay(self, strategy: Strategy, free: frozenset[int] | None = None) -> Partitioned:
         """Take all the decisions of a strategy of this function, the fixed ones included. `free` are the arguments that it
         leaves as they come in; None finds them."""
         start = self._start(self.mesh, fixed=False)
-        stages = [AppliedTactic(Replay(strategy), start.apply(*strategy.actions_for(start)))]
-        return self._partitioned(self.mesh, start, stages, self._target, free)
+        applied = [AppliedTactic(Replay(strategy), start.apply(*strategy.actions_for(start)))]
+        return self._partitioned(self.setup, start, applied, free)
 
     def imported_for(self, platform: str, mesh: Any, target: Target | None) -> Traced:
         """The same function, imported again for another platform ("tpu", "cuda", "cpu"): ops differ between them."""
         assert self.program.again is not None
         program = self.program.again(platform, None)
-        return self._with(program, mesh, target, self.layouts)
+        return Traced(program, replace(self.setup, mesh=mesh, target=target), self.layouts)
 
     def arriving(self, layouts: Layouts) -> Traced:
         """The same for arguments that come in with other layouts."""
-        made = self._with(self.program, self.mesh, self._target, layouts)
+        made = Traced(self.program, self.setup, layouts)
         if made.program.signature == self.program.signature:
             made.program, made.__dict__["structure"] = self.program, self.structure
         return made
@@ -191,31 +185,27 @@ class Traced:
             return self._imported_over(mesh)._run(schedule, None, target)
         mesh = self.mesh if mesh is None else mesh
         start = self._start(mesh, fixed=True)
-        chosen = self._target if target is None else targets_.get(target)
+        chosen = self.setup.target if target is None else targets_.get(target)
         if chosen is None and any(isinstance(tactic, Judging) and tactic.target is None for tactic in schedule):
             chosen = target_of(self.program.name, mesh)
         searched = any(isinstance(tactic, Judging) for tactic in schedule)
-        return self._partitioned(mesh, start, run(schedule, start, chosen), chosen, frozenset[int]() if searched else None)
+        setup = replace(self.setup, mesh=mesh, target=chosen)
+        return self._partitioned(setup, start, run(schedule, start, chosen), frozenset[int]() if searched else None)
 
     def _partitioned(
-        self, mesh: Any, start: Assignment, stages: list[AppliedTactic], target: Target | None, free: frozenset[int] | None
+        self, setup: Setup, start: Assignment, applied: list[AppliedTactic], free: frozenset[int] | None
     ) -> Partitioned:
         """Put the layouts that arguments came in after the schedule, for those that it leaves free."""
-        decided = stages[-1].assignment if stages else start
+        decided = applied[-1].assignment if applied else start
         if free is None and self.layouts:
             free = self.free_arguments(decided)
         if free and (last := kept(decided, self.layouts, free)).specs and (actions := last.actions(decided)):
-            stages = [*stages, AppliedTactic(last, decided.apply(*actions))]
-        return Partitioned(self, mesh, start, stages, self._compiler_options, target, free)
+            applied = [*applied, AppliedTactic(last, decided.apply(*actions))]
+        return Partitioned(self, setup, start, applied, free)
 
     def free_arguments(self, decided: Assignment) -> frozenset[int]:
         """The arguments that neither `in_shardings` nor the decisions of an assignment speak of: they stay as they come in."""
-        return free_arguments(self._start(decided.mesh, fixed=True), decided, self.in_shardings)
-
-    @property
-    def in_shardings(self) -> Any:
-        """The tree of shardings that arguments must have, as `partir.jit` was given it."""
-        return self._shardings[0]
+        return free_arguments(self._start(decided.mesh, fixed=True), decided, self.setup.in_shardings)
 
     def _is_said_over(self, mesh: Mesh) -> bool:
         said = self.program.said_over
@@ -225,21 +215,17 @@ class Traced:
         """The same function imported again for another mesh, over whose axes all is said that it says over its own meshes."""
         assert self.program.again is not None
         program = self.program.again(self.program.platform, Mesh.of(mesh))
-        return self._with(program, mesh, self._target, self.layouts)
-
-    def _with(self, program: Program, mesh: Any, target: Target | None, layouts: Layouts) -> Traced:
-        """Another import of the function, or other arguments for it; what the user asked for is the same."""
-        options = self._schedule, self._shardings, self._compiler_options
-        return Traced(program, mesh, *options, target, layouts, self.reduce_dtype)
+        return Traced(program, replace(self.setup, mesh=mesh), self.layouts)
 
     def _start(self, mesh: Any, *, fixed: bool) -> Assignment:
         """The assignment before any tactic: what the user's code and in/out_shardings already say."""
         start = Assignment(self.structure, Mesh.of(mesh))
-        pins = pins_of(start, *self._shardings)
+        pins = pins_of(start, self.setup.in_shardings, self.setup.out_shardings)
         start = replace(start, outputs=pins.outputs)
         if not fixed:
             return start
-        sums = [] if self.reduce_dtype is None else [ReduceIn(axis, self.reduce_dtype) for axis in start.mesh.names]
+        dtype = self.setup.reduce_dtype
+        sums = [] if dtype is None else [ReduceIn(axis, dtype) for axis in start.mesh.names]
         return start.apply(*sums, *pins.actions, *self.structure.wishes(start.mesh).actions)
 
     def __repr__(self) -> str:
@@ -255,28 +241,29 @@ class Partitioned:
     def __init__(
         self,
         traced: Traced,
-        mesh: Any,
+        setup: Setup,
         start: Assignment,
-        stages: Sequence[AppliedTactic],
-        compiler_options: tuple[tuple[str, Any], ...] = (),
-        target: Target | None = None,
+        applied: Sequence[AppliedTactic],
         free: frozenset[int] | None = None,
     ) -> None:
         self.traced = traced
         self.program = traced.program
-        self.mesh = mesh
+        self.setup = setup
         self.start = start
-        self.stages = tuple(stages)
-        self._compiler_options = compiler_options
-        self._target = target
+        self.applied = tuple(applied)
         self._free = free
         self._known = set(traced.layouts)
 
     @property
+    def mesh(self) -> Any:
+        """The mesh it is partitioned over, as the user gave it."""
+        return self.setup.mesh
+
+    @property
     def decided(self) -> Assignment:
         """What the schedule decided: `assignment` before arguments were left as they came in."""
-        stages = [stage for stage in self.stages if not isinstance(stage.tactic, Kept)]
-        return stages[-1].assignment if stages else self.start
+        own = [step for step in self.applied if not isinstance(step.tactic, Kept)]
+        return own[-1].assignment if own else self.start
 
     @cached_property
     def free(self) -> frozenset[int]:
@@ -286,18 +273,18 @@ class Partitioned:
     @property
     def assignment(self) -> Assignment:
         """What was decided, after the last tactic."""
-        return self.stages[-1].assignment if self.stages else self.start
+        return self.applied[-1].assignment if self.applied else self.start
 
     @cached_property
     def plan(self) -> Plan:
         """What that owes: every reshard and reduction."""
         return plan_.make(self.assignment)
 
-    @cached_property
+    @property
     def target(self) -> Target:
         """The machine that `estimate` is of: the target given, else what the devices of the mesh are. Raises TargetError when
         neither says."""
-        return self._target or target_of(self.program.name, self.mesh)
+        return self.setup.target or target_of(self.program.name, self.mesh)
 
     @property
     def has_target(self) -> bool:
@@ -391,8 +378,8 @@ class Partitioned:
     def committed(self) -> list[str]:
         """For each argument that came in with a layout: what it came in as, what it lies as, and who decides it."""
         specs = [spec_of(layout) for layout in self.plan.arguments]
-        names = [report_.call_text(stage.tactic) for stage in self.stages]
-        who = deciders(self.start, self.stages, names, self.traced.in_shardings)
+        names = [report_.call_text(step.tactic) for step in self.applied]
+        who = deciders(self.start, self.applied, names, self.setup.in_shardings)
         return lines(self.assignment, specs, self.traced.layouts, self.free, who)
 
     def report(self) -> Table:
@@ -403,25 +390,25 @@ class Partitioned:
         kept = report_.shortened(report_.host_lines(self.plan), "kept in host memory:")
         assumed = report_.shortened(self.program.assumed, "assumed:")
         notes = [*came, *kept, *self.sums, *report_.shortened(self.replicated, "stayed replicated:"), *assumed]
-        if self._target is not None:
+        if self.setup.target is not None:
             names: dict[Action, str] = {}
-            for stage in reversed(self.stages):
-                names.update(dict.fromkeys(stage.assignment.actions, report_.call_text(stage.tactic)))
+            for step in reversed(self.applied):
+                names.update(dict.fromkeys(step.assignment.actions, report_.call_text(step.tactic)))
             costs = ["the largest costs of a step:", *(f"  {line}" for line in largest(self.estimate, names))]
             notes = [*costs, *report_.shortened(priced_conflicts(self.estimate), "conflicts, the other way:"), *notes]
-        return report_.tactics_table(self.program, self.history, notes, self._target)
+        return report_.tactics_table(self.program, self.history, notes, self.setup.target)
 
     @cached_property
     def history(self) -> list[tuple[str, Plan]]:
         """Each tactic as its user writes it, with the plan after it."""
-        names = [report_.call_text(stage.tactic) for stage in self.stages]
-        plans = [self._plan_after(stage) for stage in self.stages]
+        names = [report_.call_text(step.tactic) for step in self.applied]
+        plans = [self._plan_after(step) for step in self.applied]
         return list(zip(names, plans, strict=True)) or [("(nothing)", self.plan)]
 
     def explain(self, path: str) -> Table:
         """How the values that a path pattern (or a tag, or the address of an inner value) names got their sharding, and what
         each collective on them, and on their gradients, is for. Raises PathError for a path that names nothing."""
-        steps = [(report_.call_text(stage.tactic), len(stage.assignment.actions)) for stage in self.stages]
+        steps = [(report_.call_text(step.tactic), len(step.assignment.actions)) for step in self.applied]
         return explanation(self.plan, [("the program's own shardings", len(self.start.actions)), *steps], path)
 
     def follow(self, fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Partitioned:
@@ -430,9 +417,8 @@ class Partitioned:
 
         `args` and `kwargs` are its arguments, arrays or ShapeDtypeStructs.
         """
-        from partir.api import jit
-
-        traced = jit(fun, mesh=self.mesh).trace(*args, **kwargs)
+        setup = replace(self.setup, schedule=None, in_shardings=None, out_shardings=None)
+        traced = Traced.of(fun, args, kwargs, options=Options(), setup=setup, leaves=jax.tree.leaves((args, kwargs)))
         signature, mesh = self.program.signature, self.assignment.mesh
         known = list(zip(signature.arguments, self.plan.arguments, strict=True))
         known += list(zip(signature.results, self.plan.outputs, strict=True))
@@ -448,16 +434,15 @@ class Partitioned:
         positional, keywords = tree_of(trees.arguments, taken)
         names = [name for name in dict.fromkeys(leaf.path[0] for leaf in taken) if name not in keywords]
         shardings = dict(zip(names, positional, strict=False)) | keywords, tree_of(trees.results, theirs.results)
-        options = self._compiler_options, self._target, traced.layouts, self.traced.reduce_dtype
-        following = Traced(traced.program, self.mesh, None, shardings, *options)
-        return following.partition([])
+        setup = replace(setup, in_shardings=shardings[0], out_shardings=shardings[1])
+        return Traced(traced.program, setup, traced.layouts).partition([])
 
     def specs(self) -> Table:
         """A row per argument: shape, role and spec."""
         return report_.arguments_table(self.program, self.plan)
 
-    def _plan_after(self, stage: AppliedTactic) -> Plan:
-        return self.plan if stage is self.stages[-1] else plan_.make(stage.assignment)
+    def _plan_after(self, step: AppliedTactic) -> Plan:
+        return self.plan if step is self.applied[-1] else plan_.make(step.assignment)
 
     @cached_property
     def core(self) -> ModuleOp:
@@ -466,11 +451,11 @@ class Partitioned:
 
     def core_after(self, tactic: Tactic | int) -> ModuleOp:
         """Core IR after one tactic of the schedule (itself, or its number)."""
-        for number, stage in enumerate(self.stages):
-            if number == tactic or stage.tactic is tactic or stage.tactic == tactic:
-                return materialise(self._plan_after(stage))
+        for number, step in enumerate(self.applied):
+            if number == tactic or step.tactic is tactic or step.tactic == tactic:
+                return materialise(self._plan_after(step))
         raise ProgramError(
-            error_text(f"{tactic!r} is not in the schedule", why=f"it has {', '.join(repr(s.tactic) for s in self.stages)}")
+            error_text(f"{tactic!r} is not in the schedule", why=f"it has {', '.join(repr(s.tactic) for s in self.applied)}")
         )
 
     @cached_property
@@ -499,7 +484,7 @@ class Partitioned:
             concrete_mesh(self.mesh),
             tuple(self.plan.arguments),
             tuple(self.plan.outputs),
-            self._compiler_options,
+            self.setup.compiler_options,
         )
 
     def verify(self, topology: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Verification:
@@ -513,7 +498,7 @@ class Partitioned:
         where = Topology.parse(topology)
         where.check(self.assignment.mesh)
         there = self._on(where)
-        plan, options = there.plan, dict(self._compiler_options)
+        plan, options = there.plan, dict(self.setup.compiler_options)
         job = job_of(there.program, there._local, there.assignment.mesh, plan.arguments, plan.outputs, options)
         compilation = compile_job(job, where, timeout_seconds)
         judgement = judge_text(compilation, there.target, there.assignment.mesh)
@@ -522,10 +507,11 @@ class Partitioned:
     def _on(self, topology: Topology) -> Partitioned:
         """The same decisions for another machine; what the user's own target of that name says of it holds."""
         target = topology.target
-        if self._target is not None and self._target.name == target.name:
-            target = replace(self._target, torus=target.torus, node_devices=target.node_devices)
+        own = self.setup.target
+        if own is not None and own.name == target.name:
+            target = replace(own, torus=target.torus, node_devices=target.node_devices)
         if self.program.platform == topology.platform:
-            return Partitioned(self.traced, self.mesh, self.start, self.stages, self._compiler_options, target, self._free)
+            return Partitioned(self.traced, replace(self.setup, target=target), self.start, self.applied, self._free)
         return self.traced.imported_for(topology.platform, self.mesh, target).replay(self.strategy, frozenset())
 
     def lower(self) -> Any:
@@ -543,7 +529,7 @@ class Partitioned:
         """Whether these arguments may be placed as planned: none is to stay in a layout that was not known when this was
         planned. One that the schedule decides is moved each time; that is logged, once."""
         strangers = self._strangers(flat)
-        leaves, decided = self.program.signature.arguments, self.traced.in_shardings
+        leaves, decided = self.program.signature.arguments, self.setup.in_shardings
         if any(number in self.free or moves_memory(leaves, number, place, decided) for number, place in strangers):
             return False
         self._moves(strangers)
@@ -565,7 +551,7 @@ class Partitioned:
         return self.executable(args, kwargs)
 
     def __repr__(self) -> str:
-        names = ", ".join(report_.call_text(stage.tactic) for stage in self.stages)
+        names = ", ".join(report_.call_text(step.tactic) for step in self.applied)
         return f"Partitioned {self.program.name} by [{names}]: {report_.counts_text(self.collectives)}"
 
     def _repr_html_(self) -> str:

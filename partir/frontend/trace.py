@@ -212,6 +212,7 @@ def _refused(fun: Callable[..., Any], error: Exception) -> str:
 
 
 def _host(lowered: Any) -> Host:
-    """Host callbacks live in a list next to the module, by index."""
+    """The host callbacks of a lowering. Its custom calls name them by their place in a list, which JAX keeps beside the module
+    and shows nowhere public: it is read from the private `_lowering`, and a release without it has no callbacks here."""
     compile_args = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
     return Host(tuple(compile_args.get("host_callbacks") or ()), compile_args.get("keepalive"))

@@ -26,3 +26,11 @@ def target_of(name: str, mesh: Any) -> Target:
             )
         )
     return found
+
+
+def platform_of(mesh: Any) -> str:
+    """What the program will run on: the platform of the mesh's devices, else JAX's default."""
+    if isinstance(mesh, jax.sharding.Mesh):
+        kind = str(mesh.devices.flat[0].platform)
+        return {"gpu": "cuda"}.get(kind, kind)
+    return {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
