@@ -269,7 +269,7 @@ def test_when_nothing_fits_the_report_says_what_lives_at_the_lowest_peak():
     said = str(decisions_table(search.result))
 
     assert "nothing that was found fits into 1.00 kB" in said
-    assert "the largest that live there:" in said
+    assert "the largest values alive there:" in said
     assert "params/" in said
     assert "what would help:" in said
     smallest = search.result.environment.price(search.result.smallest)
