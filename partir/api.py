@@ -1,4 +1,4 @@
-"""`partir.jit` and its stages: Traced -> Partitioned -> jax.stages.Lowered -> Compiled. No logic of its own."""
+"""`partir.jit`: the function that partitions itself when it is called, and its stages Traced -> Partitioned -> Lowered."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ from partir.tactics.committed import layouts_of
 
 
 class ReplanWarning(UserWarning):
-    """The first strategy did not fit new shapes; what fits was kept."""
+    """Warns that the strategy of the first call does not fit new shapes: decisions that do not fit were left out."""
 
 
 @dataclass(frozen=True)
 class FirstPlan:
-    """What the first call decided, for calls with other shapes: how many dims did not divide then, and which arguments stay as
-    they come in."""
+    """The decisions of the first call, which calls with other shapes replay.
+
+    `undivided` is the number of decisions that did not fit then because a dim does not divide, and `free` are the numbers of
+    the arguments that keep the sharding they come in with.
+    """
 
     strategy: Strategy
     undivided: int
@@ -40,7 +43,11 @@ class FirstPlan:
 
 
 class Jitted:
-    """A function that partitions itself: what `partir.jit` returns. Called like the plain function."""
+    """The function that `partir.jit` returns. It is called like the plain function, and partitions itself for new shapes.
+
+    `_cache` has the partitioned functions for each structure, shapes, static arguments and mesh; there are several if arguments
+    come in with different shardings. `_first` has the first plan of each program.
+    """
 
     def __init__(self, fun: Callable[..., Any], options: Options, setup: Setup) -> None:
         functools.update_wrapper(self, fun)
@@ -77,13 +84,14 @@ class Jitted:
         return found.run(dynamic, keywords)
 
     def _dynamic(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Arguments and keywords without the static ones, and which those are."""
+        """The arguments and the keywords without the static ones, and the (positions, names) of static ones."""
         static = static_names(self._fun, self._options.static_argnums, self._options.static_argnames, len(args))
         dynamic = tuple(arg for i, arg in enumerate(args) if i not in static[0])
         return dynamic, {name: value for name, value in kwargs.items() if name not in static[1]}, static
 
     def _partition(self, traced: Traced) -> Partitioned:
-        """The first call plans by the schedule; new shapes replay that strategy, and say so where it does not fit."""
+        """Partition for one call. The first call runs the schedule (all processes take process 0's result); calls with other
+        shapes replay its strategy, with a warning for decisions that do not fit."""
         known = next((first for first in self._first if first.strategy.suits(traced.program)), None)
         if known is None:
             part = traced.partition()
@@ -107,7 +115,7 @@ class Jitted:
         return part
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """Import the function for these arguments (arrays or ShapeDtypeStructs), once."""
+        """Import the function for these arguments (arrays or ShapeDtypeStructs)."""
         setup = replace(self._setup, mesh=self._mesh_now())
         leaves = jax.tree.leaves(self._dynamic(args, kwargs)[:2])
         return Traced.of(self._fun, args, kwargs, options=self._options, setup=setup, leaves=leaves)
@@ -121,7 +129,7 @@ class Jitted:
         return jax.jit(self._fun, **self._options.keywords()).eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
-        """Forget everything traced, planned and compiled."""
+        """Forget everything that was traced, planned and compiled."""
         self._cache.clear()
         self._first.clear()
 
@@ -138,7 +146,7 @@ class Jitted:
             )
         try:
             return jax.sharding.get_mesh()
-        except ValueError:  # an outer jit is being traced, in which JAX lets nobody ask for the concrete mesh
+        except ValueError:  # JAX does not give the concrete mesh while it traces an outer jit
             return found
 
 
@@ -165,22 +173,23 @@ def jit(
     compiler_options: Mapping[str, Any] | None = None,
     reduce_dtype: Any = None,
 ) -> Any:
-    """Partition `fun` over `mesh` by `schedule`; called and staged like `jax.jit`.
+    """Partition `fun` over `mesh` by `schedule`. The result is called and staged like that of `jax.jit`.
 
-    `mesh` is a `jax.sharding.Mesh` (any axis types), `AbstractMesh` or `partir.Mesh`; None takes the one of `jax.set_mesh` at
-    the time of the call. `schedule` is a list of tactics and strategies. `target` is the machine that `estimate` and `report`
-    price the result on: a name such as "tpu_v3" (`partir.targets.names()`) or a `partir.targets.Target`. `in_shardings` and
-    `out_shardings` are trees of PartitionSpec, NamedSharding or None (open) and come before the schedule. `reduce_dtype` is the
-    dtype in which sums over devices of floating values are made, on each axis for which no tactic says another (None: that of
-    the values). The other options mean what they mean in `jax.jit`. Arguments are placed where they belong. Raises PartirError
-    with what, where, why and what to try.
+    `mesh` is a `jax.sharding.Mesh` (any axis types), `AbstractMesh` or `partir.Mesh`; None is the mesh of `jax.set_mesh` at the
+    time of the call. `schedule` is a list of tactics, strategies and actions; None searches for one. `target` is the machine
+    that `estimate` and `report` price the result on: a name such as "tpu_v3" (`partir.targets.names()`) or a
+    `partir.targets.Target`. `in_shardings` and `out_shardings` are trees of PartitionSpec, NamedSharding or None (open); they
+    take precedence over the schedule. `reduce_dtype` is the dtype that floating-point values are reduced over devices in, on
+    each axis for which no tactic says another (None: the dtype of the values). The other options mean what they mean in
+    `jax.jit`. Arguments with another sharding than the planned one are moved. Raises PartirError with what is wrong, where,
+    why, and what to try.
 
-    `state` says which arguments are state, what a step reads and hands on to the next; all others (but random keys) are then
-    inputs. It is a list of arguments, by number or by path pattern (`["params", "opt_state"]`), each of which becomes the
-    result of its structure, where there is one; or a mapping from arguments to the numbers of the results they become
-    (`{"params": 0, "opt_state": 1, "ema": None}`; None: it is read only). State and the result that it becomes lie alike.
-    Without it, state is what is donated to a result of its structure, or what the function updates: `report` has a line for
-    what was assumed.
+    `state` says which arguments are state: what a step reads and passes on to the next step. All others (except random keys)
+    are then inputs. It is a list of arguments by number or path pattern (`["params", "opt_state"]`), each of which is paired
+    with a result of its structure, if there is one; or a mapping from arguments to the numbers of their results
+    (`{"params": 0, "opt_state": 1, "ema": None}`; None: it is only read). A state argument and its result get the same
+    sharding. Without `state`, an argument is state if it is donated or updated, and a result has its structure; `report` has a
+    line for what was assumed.
     """
     if fun is None:
         return functools.partial(

@@ -1,4 +1,4 @@
-"""An interactive session: decide step by step, undo, and take the result as a `Partitioned` or as code."""
+"""Interactive sessions: decide step by step, undo, and take the result as a `Partitioned` or as Python code."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from partir.tactics import Search
 
 
 class Decided(Protocol):
-    """What a session needs of a partitioned function."""
+    """What a session needs to know of a partitioned function."""
 
     @property
     def assignment(self) -> Assignment:
-        """What was decided."""
+        """The decisions."""
         ...
 
     @property
     def target(self) -> Target:
-        """The machine it is priced on. Raises TargetError where nothing says one."""
+        """The machine to price on. Raises TargetError if there is none."""
         ...
 
 
@@ -34,10 +34,10 @@ D = TypeVar("D", bound=Decided)
 
 
 class Session(Generic[D]):
-    """Decisions on one traced function, one after the other; every method returns the session, so that calls chain.
+    """Decisions on one traced function, one after the other. Every method returns the session, so that calls can be chained.
 
-    `partition` makes a schedule a partitioned function. A step that changes nothing, or names something that is not there,
-    raises and leaves the session as it was.
+    A step that changes nothing, or names something that does not exist, raises and leaves the session unchanged. `partition`
+    is the function that partitions by a schedule.
     """
 
     def __init__(self, partition: Callable[[Sequence[Strategy]], D]) -> None:
@@ -46,7 +46,7 @@ class Session(Generic[D]):
         self._undone: list[tuple[Action, ...]] = []
 
     def tile(self, what: str | ClassInfo, dim: int | None = None, axis: str | None = None) -> Session[D]:
-        """Shard a dim of the arguments that a path pattern names (or a class of `Traced.classes`) over a mesh axis."""
+        """Shard a dim of the arguments that a path pattern names, or a class of `Traced.classes`, over a mesh axis."""
         axis = self._axis(axis)
         if isinstance(what, ClassInfo):
             name, position = what.arguments[0]
@@ -56,23 +56,24 @@ class Session(Generic[D]):
         return self._do(*(Tile(name, dim, axis) for name in self._names(what)))
 
     def replicate(self, path: str, axis: str | None = None) -> Session[D]:
-        """Keep the arguments that a pattern names replicated over a mesh axis, against later steps."""
+        """Keep the arguments that a pattern names replicated over a mesh axis, whatever later steps do."""
         return self._do(*(Replicate(name, self._axis(axis)) for name in self._names(path)))
 
     def pin(self, path: str, dim: int, *axes: str) -> Session[D]:
-        """Lay a dim of the arguments that a pattern names over exactly these axes (none: whole), whatever ops want of it."""
+        """Shard a dim of the arguments that a pattern names over exactly these axes (none: do not shard it), however its uses
+        are sharded."""
         return self._do(*(Pin(name, dim, ",".join(axes)) for name in self._names(path)))
 
     def gather_once(self, path: str) -> Session[D]:
-        """Gather the parameters that a pattern names once in a step, not once in each phase, and keep them in between."""
+        """Gather the parameters that a pattern names once per step instead of once per phase, and keep them in between."""
         return self._do(*(GatherOnce(name) for name in self._names(path)))
 
     def reduce_in(self, dtype: Any, axis: str | None = None) -> Session[D]:
-        """Make sums over a mesh axis of floating values in a dtype."""
+        """Reduce floating-point values over a mesh axis in this dtype."""
         return self._do(ReduceIn(self._axis(axis), dtype))
 
     def prefer(self, site: str, class_: ClassInfo | tuple[str, int], axis: str | None = None) -> Session[D]:
-        """At the ops of a scope where dims compete for an axis, let this class have it."""
+        """At the ops of a scope (`site`) where several classes claim an axis, give it to this class."""
         name, dim = class_.arguments[0] if isinstance(class_, ClassInfo) else class_
         return self._do(Prefer(site, name, dim, self._axis(axis)))
 
@@ -82,7 +83,7 @@ class Session(Generic[D]):
         algorithm: Searcher | None = None,
         scopes: Sequence[str] | None = None,
     ) -> Session[D]:
-        """Decide on some axes (all of the mesh) by search, after the steps so far. Raises TargetError without a target."""
+        """Decide by search on some axes (default: all), after the steps so far. Raises TargetError without a target."""
         so_far = self._partitioned(self._steps)
         chosen = so_far.assignment.mesh.names if axes is None else axes
         return self._do(*Search(chosen, algorithm, scopes).actions_on(so_far.assignment, so_far.target))
@@ -94,7 +95,7 @@ class Session(Generic[D]):
         return self
 
     def redo(self) -> Session[D]:
-        """Do again what was taken back last, if nothing new was done since."""
+        """Repeat the step that was undone last, unless a new step was taken since."""
         if self._undone:
             self._steps.append(self._undone.pop())
         return self

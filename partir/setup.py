@@ -1,4 +1,4 @@
-"""What a user asks of `partir.jit` beside the function: one record, handed from stage to stage."""
+"""The options of `partir.jit` that say how to partition, as one record that is passed from stage to stage."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Schedule = Sequence[Tactic | Strategy | Action]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Setup:
-    """The options of `partir.jit` that say how to partition; how to trace is `frontend.trace.Options`.
+    """The options of `partir.jit` that say how to partition. (Those that say how to trace are `frontend.trace.Options`.)
 
-    `mesh` is a mesh of JAX or of partir; `schedule` is None where one is to be searched; `in_shardings` and `out_shardings` are
-    trees as the user gave them; `target` is the machine to price on (None: what the devices of the mesh are); `reduce_dtype` is
-    the name of the dtype that sums over devices are made in (None: that of their values).
+    `mesh` is a mesh of JAX or of partir. `schedule` is None if one is to be searched for. `in_shardings` and `out_shardings`
+    are trees as the user gave them. `target` is the machine to price on (None: the devices of the mesh). `reduce_dtype` is the
+    name of the dtype that values are reduced over devices in (None: their own).
     """
 
     mesh: Any

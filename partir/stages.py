@@ -1,4 +1,4 @@
-"""The stages between a function and its compiled form: `Traced`, imported once, and `Partitioned`, decided."""
+"""The stages between a function and its compiled form: `Traced` (imported) and `Partitioned` (with all shardings decided)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ logger = logging.getLogger("partir")
 
 
 class Traced:
-    """A function imported for certain shapes: its arguments, scopes and dimension classes; `partition` decides."""
+    """A function imported for certain shapes: its arguments, scopes and dimension classes; `partition` decides its shardings.
+
+    `layouts` are the shardings that arguments came in with.
+    """
 
     def __init__(self, program: Program, setup: Setup, layouts: Layouts = ()) -> None:
         self.program = with_memories(program, layouts, setup.in_shardings, setup.out_shardings)
@@ -74,7 +77,7 @@ class Traced:
     def of(
         cls, fun: Callable[..., Any], args: Any, kwargs: Any, *, options: Options, setup: Setup, leaves: Sequence[Any]
     ) -> Traced:
-        """Import a function for these arguments; `leaves` are those that are not static, as they come in."""
+        """Import a function for these arguments; `leaves` are the leaves of the non-static ones, with their shardings."""
         mesh = Mesh.of(setup.mesh)
         program = trace(fun, args, kwargs, options, platform=platform_of(setup.mesh), mesh=mesh)
         return cls(program, setup, layouts_of(leaves))
@@ -86,12 +89,12 @@ class Traced:
 
     @cached_property
     def structure(self) -> Structure:
-        """Tables, atoms and classes of the program."""
+        """The tables, atoms and classes of the program."""
         return Structure.of(self.program)
 
     @property
     def arguments(self) -> tuple[Leaf, ...]:
-        """Path, shape, dtype and role of every argument."""
+        """The path, shape, dtype and role of every argument."""
         return self.program.signature.arguments
 
     @property
@@ -101,7 +104,7 @@ class Traced:
 
     @cached_property
     def classes(self) -> tuple[ClassInfo, ...]:
-        """The dimension classes that touch arguments, in order of the arguments."""
+        """The dimension classes that have dims of arguments, by number."""
         classes = self.structure.classes()
         return tuple(
             ClassInfo(
@@ -116,15 +119,17 @@ class Traced:
 
     @property
     def groups(self) -> list[Group]:
-        """Classes that are the same decision in repeated layers."""
+        """The groups of classes that correspond to each other in repeated layers, and are decided together."""
         return self.structure.groups
 
     def partition(
         self, schedule: Schedule | None = None, *, mesh: Any = None, target: Target | str | None = None
     ) -> Partitioned:
-        """Run a schedule (the one of `partir.jit` if None) on a mesh (likewise). `target` (likewise), a name or a `Target`, is
-        the machine that `estimate` and `report` price it on. Without any schedule one is searched, where something can be cut.
-        Warns, once, of donated arguments whose buffers no result can take."""
+        """Partition by a schedule over a mesh. `target`, a name or a `Target`, is the machine that `estimate` and `report` use.
+
+        Each of the three defaults to that of `partir.jit`. Without any schedule one is searched for, if there is anything to
+        shard. Warns, once, of donated arguments whose buffers no result can reuse.
+        """
         part = self.decided(schedule, mesh=mesh, target=target)
         if any(leaf.donated for leaf in self.arguments):
             found = unusable(part.plan)
@@ -134,17 +139,17 @@ class Traced:
         return part
 
     def decided(self, schedule: Schedule | None = None, *, mesh: Any = None, target: Target | str | None = None) -> Partitioned:
-        """The same without a plan: nothing is known yet of what is donated."""
+        """As `partition`, but without making a plan yet, and so without the warning about donated buffers."""
         chosen = schedule if schedule is not None else self.setup.schedule
         if chosen is None:
             chosen = self._searched(self.mesh if mesh is None else mesh)
         return self._run(scheduled([chosen] if isinstance(chosen, Tactic | Strategy | Action) else chosen), mesh, target)
 
     def _searched(self, mesh: Any) -> Schedule:
-        """The schedule of a function that was given none: a search, or nothing where there is nothing to search."""
+        """The schedule of a function without one: a search over all axes, or nothing if there is nothing to decide."""
         names = Mesh.of(mesh).names
         try:
-            # What there is to decide is the same on every target.
+            # Raises SearchError if there is nothing to decide, which does not depend on the target.
             Environment(self._start(mesh, fixed=True), targets_.get("cpu"), names)
         except SearchError:
             logger.warning(
@@ -157,30 +162,33 @@ class Traced:
         return [Search(names)]
 
     def session(self, *, mesh: Any = None, target: Target | str | None = None) -> Session[Partitioned]:
-        """An interactive session on this function: decide step by step, undo, look."""
+        """An interactive session on this function: decide step by step, look at the result, undo."""
         return Session(lambda schedule: self.decided(schedule, mesh=mesh, target=target))
 
     def replay(self, strategy: Strategy, free: frozenset[int] | None = None) -> Partitioned:
-        """Take all the decisions of a strategy of this function, the fixed ones included. `free` are the arguments that it
-        leaves as they come in; None finds them."""
+        """Replay all decisions of a strategy of this function, including those that in_shardings and constraints made.
+
+        `free` are the numbers of the arguments that keep the sharding they come in with; None finds them.
+        """
         start = self._start(self.mesh, fixed=False)
         applied = [AppliedTactic(Replay(strategy), start.apply(*strategy.actions_for(start)))]
         return self._partitioned(self.setup, start, applied, free)
 
     def imported_for(self, platform: str, mesh: Any, target: Target | None) -> Traced:
-        """The same function, imported again for another platform ("tpu", "cuda", "cpu"): ops differ between them."""
+        """The same function, imported again for another platform ("tpu", "cuda", "cpu"), on which JAX emits other ops."""
         assert self.program.again is not None
         program = self.program.again(platform, None)
         return Traced(program, replace(self.setup, mesh=mesh, target=target), self.layouts)
 
     def arriving(self, layouts: Layouts) -> Traced:
-        """The same for arguments that come in with other layouts."""
+        """The same function for arguments that come in with other shardings."""
         made = Traced(self.program, self.setup, layouts)
         if made.program.signature == self.program.signature:
             made.program, made.__dict__["structure"] = self.program, self.structure
         return made
 
     def _run(self, schedule: Sequence[Tactic], mesh: Any, target: Target | str | None) -> Partitioned:
+        # Shardings over the function's own meshes were translated to one mesh on import; another one takes another import.
         if mesh is not None and not self._is_said_over(Mesh.of(mesh)):
             return self._imported_over(mesh)._run(schedule, None, target)
         mesh = self.mesh if mesh is None else mesh
@@ -195,7 +203,7 @@ class Traced:
     def _partitioned(
         self, setup: Setup, start: Assignment, applied: list[AppliedTactic], free: frozenset[int] | None
     ) -> Partitioned:
-        """Put the layouts that arguments came in after the schedule, for those that it leaves free."""
+        """Make the result: arguments that the schedule leaves free are pinned to the shardings that they came in with."""
         decided = applied[-1].assignment if applied else start
         if free is None and self.layouts:
             free = self.free_arguments(decided)
@@ -204,7 +212,8 @@ class Traced:
         return Partitioned(self, setup, start, applied, free)
 
     def free_arguments(self, decided: Assignment) -> frozenset[int]:
-        """The arguments that neither `in_shardings` nor the decisions of an assignment speak of: they stay as they come in."""
+        """The arguments that neither `in_shardings` nor the decisions of an assignment shard or pin: they keep the sharding
+        that they come in with."""
         return free_arguments(self._start(decided.mesh, fixed=True), decided, self.setup.in_shardings)
 
     def _is_said_over(self, mesh: Mesh) -> bool:
@@ -212,13 +221,14 @@ class Traced:
         return said is None or (said == mesh and said.device_ids == mesh.device_ids)
 
     def _imported_over(self, mesh: Any) -> Traced:
-        """The same function imported again for another mesh, over whose axes all is said that it says over its own meshes."""
+        """The same function imported again, with shardings over its own meshes translated to the axes of another mesh."""
         assert self.program.again is not None
         program = self.program.again(self.program.platform, Mesh.of(mesh))
         return Traced(program, replace(self.setup, mesh=mesh), self.layouts)
 
     def _start(self, mesh: Any, *, fixed: bool) -> Assignment:
-        """The assignment before any tactic: what the user's code and in/out_shardings already say."""
+        """The assignment before any tactic: `out_shardings`, and with `fixed` also `in_shardings`, `reduce_dtype` and the
+        sharding constraints in the user's code."""
         start = Assignment(self.structure, Mesh.of(mesh))
         pins = pins_of(start, self.setup.in_shardings, self.setup.out_shardings)
         start = replace(start, outputs=pins.outputs)
@@ -236,7 +246,7 @@ class Traced:
 
 
 class Partitioned:
-    """A function with every sharding decided: specs, collectives, the reasons, and the way to run it."""
+    """A function with every sharding decided: its specs, collectives and costs, the reasons for them, and ways to run it."""
 
     def __init__(
         self,
@@ -261,34 +271,34 @@ class Partitioned:
 
     @property
     def decided(self) -> Assignment:
-        """What the schedule decided: `assignment` before arguments were left as they came in."""
+        """The decisions of the schedule: `assignment` without pins of arguments to the shardings that they came in with."""
         own = [step for step in self.applied if not isinstance(step.tactic, Kept)]
         return own[-1].assignment if own else self.start
 
     @cached_property
     def free(self) -> frozenset[int]:
-        """The arguments that stay as they come in: neither `in_shardings` nor the schedule speaks of them."""
+        """The arguments that keep the sharding they come in with: neither `in_shardings` nor the schedule decides it."""
         return self.traced.free_arguments(self.decided) if self._free is None else self._free
 
     @property
     def assignment(self) -> Assignment:
-        """What was decided, after the last tactic."""
+        """All decisions, after the last tactic."""
         return self.applied[-1].assignment if self.applied else self.start
 
     @cached_property
     def plan(self) -> Plan:
-        """What that owes: every reshard and reduction."""
+        """The plan of the decisions: the layout of every value, and every reshard and reduction that this needs."""
         return plan_.make(self.assignment)
 
     @property
     def target(self) -> Target:
-        """The machine that `estimate` is of: the target given, else what the devices of the mesh are. Raises TargetError when
-        neither says."""
+        """The machine that `estimate` prices on: the given target, else that of the mesh's devices. Raises TargetError if there
+        is neither."""
         return self.setup.target or target_of(self.program.name, self.mesh)
 
     @property
     def has_target(self) -> bool:
-        """Whether a target was given, or the mesh has devices that say it."""
+        """Whether a target was given, or the mesh has devices of a known kind."""
         try:
             return bool(self.target)
         except TargetError:
@@ -296,27 +306,27 @@ class Partitioned:
 
     @cached_property
     def estimate(self) -> Estimate:
-        """What one step costs a device of `target`: step, compute and communication seconds, peak bytes, operations, and bytes
-        sent; itemised by kernel, scope and collective. Raises TargetError without a target."""
+        """The predicted cost of one step on a device of `target`: seconds (step, compute, communication), peak bytes,
+        operations and bytes sent, itemised by kernel, scope and collective. Raises TargetError without a target."""
         return estimate_.estimate(self.plan, self.target)
 
     @cached_property
     def strategy(self) -> Strategy:
-        """The decisions as a small value that can be saved and replayed."""
+        """The decisions as plain data that can be saved and replayed."""
         return Strategy.of(self.assignment)
 
     @property
     def collectives(self) -> dict[str, int]:
-        """Counts by kind of the collectives of one step."""
+        """The number of collectives of one step, by kind."""
         return self.plan.collectives
 
     def collectives_by_scope(self) -> dict[str, dict[str, int]]:
-        """Counts by kind for each scope whose ops need them."""
+        """The number of collectives of one step by kind, for each scope whose ops need them."""
         return report_.collectives_by_scope(self.plan)
 
     @property
     def in_specs(self) -> Any:
-        """A PartitionSpec for each argument: `(args, kwargs)` as they are called, `args` alone where there are no kwargs."""
+        """A PartitionSpec for each argument, in the trees of a call: `(args, kwargs)`, or `args` alone without kwargs."""
         return self._arguments([PartitionSpec(*spec_of(layout)) for layout in self.plan.arguments])
 
     @property
@@ -327,13 +337,13 @@ class Partitioned:
 
     @property
     def in_shardings(self) -> Any:
-        """`in_specs` as NamedShardings on the mesh, with the memory that arguments are kept in."""
+        """`in_specs` as NamedShardings on the mesh, with memory kinds."""
         specs = [PartitionSpec(*spec_of(layout)) for layout in self.plan.arguments]
         return self._arguments(list(map(self._named, specs, self.program.signature.arguments)))
 
     @property
     def out_shardings(self) -> Any:
-        """`out_specs` as NamedShardings on the mesh, with the memory that results are left in."""
+        """`out_specs` as NamedShardings on the mesh, with memory kinds."""
         specs = [PartitionSpec(*spec_of(layout)) for layout in self.plan.outputs]
         return jax.tree.unflatten(self._trees.results, list(map(self._named, specs, self.program.signature.results)))
 
@@ -361,31 +371,34 @@ class Partitioned:
 
     @property
     def conflicts(self) -> list[str]:
-        """Where two dims wanted one axis, by scope: who has it and who does not, with the number of ops."""
+        """Where two dims wanted one axis: a line per scope with the dim that has it, those that do not, and how many ops."""
         return report_.conflict_lines(self.assignment)
 
     @property
     def replicated(self) -> list[str]:
-        """What stayed replicated, or was gathered for an op that cannot work on slices, and why."""
+        """What stayed replicated, or is gathered for an op that cannot work on shards, and why."""
         return report_.replicated_lines(self.plan)
 
     @property
     def sums(self) -> list[str]:
-        """In which dtype sums over devices are made, where that is not float32 or wider for all, or was asked for."""
+        """The dtype of sums over devices, if any is narrower than float32 or was requested."""
         return sums_lines(self.plan, self.target if self.has_target else None)
 
     @property
     def committed(self) -> list[str]:
-        """For each argument that came in with a layout: what it came in as, what it lies as, and who decides it."""
+        """For each argument that came in with a sharding: that sharding, its planned one, and whose decision that is."""
         specs = [spec_of(layout) for layout in self.plan.arguments]
         names = [report_.call_text(step.tactic) for step in self.applied]
         who = deciders(self.start, self.applied, names, self.setup.in_shardings)
         return lines(self.assignment, specs, self.traced.layouts, self.free, who)
 
     def report(self) -> Table:
-        """A row per tactic: arguments sharded and collectives so far, with a target peak memory and step time; then, with a
-        target, the largest costs and what the conflicts would cost the other way; then in which dtype sums of narrow values
-        are made, what stayed replicated and why, and what was assumed of arguments."""
+        """A table with a row per tactic: sharded arguments and collectives so far, and with a target peak memory and step time.
+
+        Notes below it have, with a target, the largest costs and the cost of deciding conflicts the other way; arguments that
+        came in with a sharding or are kept in host memory; the dtype of narrow sums; what stayed replicated and why; and what
+        was assumed about arguments.
+        """
         came = report_.shortened(self.committed, "arguments that came in with a layout:") if self.traced.layouts else []
         kept = report_.shortened(report_.host_lines(self.plan), "kept in host memory:")
         assumed = report_.shortened(self.program.assumed, "assumed:")
@@ -400,22 +413,25 @@ class Partitioned:
 
     @cached_property
     def history(self) -> list[tuple[str, Plan]]:
-        """Each tactic as its user writes it, with the plan after it."""
+        """Each tactic as its user writes it, with the plan of the decisions up to it."""
         names = [report_.call_text(step.tactic) for step in self.applied]
         plans = [self._plan_after(step) for step in self.applied]
         return list(zip(names, plans, strict=True)) or [("(nothing)", self.plan)]
 
     def explain(self, path: str) -> Table:
-        """How the values that a path pattern (or a tag, or the address of an inner value) names got their sharding, and what
-        each collective on them, and on their gradients, is for. Raises PathError for a path that names nothing."""
+        """How values got their sharding, and what each collective on them and on their gradients is for.
+
+        `path` is a path pattern, a tag, or the address of an inner value. Raises PathError if it names nothing.
+        """
         steps = [(report_.call_text(step.tactic), len(step.assignment.actions)) for step in self.applied]
         return explanation(self.plan, [("the program's own shardings", len(self.start.actions)), *steps], path)
 
     def follow(self, fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Partitioned:
-        """Another function of the same parameters (an eval, init or serving function), partitioned so that what it shares
-        with this one lies as it does here: leaves are matched by the ends of their paths (see `partir.tactics.follow`).
+        """Partition another function with the same parameters (for evaluation, initialisation or serving), so that what the two
+        functions share has the same sharding in both.
 
-        `args` and `kwargs` are its arguments, arrays or ShapeDtypeStructs.
+        Leaves are matched by the ends of their paths (see `partir.tactics.follow`). `args` and `kwargs` are the arguments of
+        `fun`: arrays or ShapeDtypeStructs.
         """
         setup = replace(self.setup, schedule=None, in_shardings=None, out_shardings=None)
         traced = Traced.of(fun, args, kwargs, options=Options(), setup=setup, leaves=jax.tree.leaves((args, kwargs)))
@@ -438,7 +454,7 @@ class Partitioned:
         return Traced(traced.program, setup, traced.layouts).partition([])
 
     def specs(self) -> Table:
-        """A row per argument: shape, role and spec."""
+        """A table with a row per argument: dtype, shape, role and spec."""
         return report_.arguments_table(self.program, self.plan)
 
     def _plan_after(self, step: AppliedTactic) -> Plan:
@@ -446,11 +462,11 @@ class Partitioned:
 
     @cached_property
     def core(self) -> ModuleOp:
-        """The program as Core IR: loops over mesh axes, with the meaning of the original."""
+        """The program as Core IR: with loops over mesh axes for the decisions, and computing the same as the original."""
         return materialise(self.plan)
 
     def core_after(self, tactic: Tactic | int) -> ModuleOp:
-        """Core IR after one tactic of the schedule (itself, or its number)."""
+        """The Core IR of the decisions up to one tactic of the schedule (the tactic itself, or its number)."""
         for number, step in enumerate(self.applied):
             if number == tactic or step.tactic is tactic or step.tactic == tactic:
                 return materialise(self._plan_after(step))
@@ -468,7 +484,7 @@ class Partitioned:
         return emit(self.spmd, self.assignment.mesh)
 
     def stablehlo(self) -> str:
-        """The device-local program as MLIR text, collectives with their replica groups."""
+        """The device-local program as MLIR text, in which collectives have replica groups."""
         return self._local.text
 
     def shardy(self) -> str:
@@ -477,7 +493,7 @@ class Partitioned:
 
     @cached_property
     def executable(self) -> Executable:
-        """The program on the devices of the mesh. Raises MeshError when there are not enough."""
+        """The program, ready to run on the devices of the mesh. Raises MeshError if there are too few."""
         return Executable(
             self.program,
             self._local,
@@ -488,7 +504,8 @@ class Partitioned:
         )
 
     def verify(self, topology: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Verification:
-        """Compile with the real compiler of a topology, which needs none of its devices, and set `estimate` beside it.
+        """Compile with the real compiler of a topology (which needs none of its devices), and compare `estimate` with the
+        result.
 
         Topologies: `tpu:v5e:2x4`, `tpu:v4:2x2x2`, `gpu:h100:8`, `gpu:h100:2x8` (nodes x GPUs), `cpu:8`. The function is
         imported again for the platform, the decisions are replayed on it, and a process of its own compiles it. Raises
@@ -505,7 +522,7 @@ class Partitioned:
         return Verification(str(where), there.estimate, judgement, plan.collectives, compilation)
 
     def _on(self, topology: Topology) -> Partitioned:
-        """The same decisions for another machine; what the user's own target of that name says of it holds."""
+        """The same decisions for another machine. If the user's own target has that machine's name, its figures are used."""
         target = topology.target
         own = self.setup.target
         if own is not None and own.name == target.name:
@@ -515,19 +532,22 @@ class Partitioned:
         return self.traced.imported_for(topology.platform, self.mesh, target).replay(self.strategy, frozenset())
 
     def lower(self) -> Any:
-        """A `jax.stages.Lowered`, for arguments that lie as planned."""
+        """The `jax.stages.Lowered`, for arguments with the planned shardings."""
         return self.executable.lower()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step (static arguments left out); arguments are placed where they belong. Raises ProgramError for arguments
-        of another structure, shape or dtype than were traced."""
+        """Run one step (without static arguments); arguments with another sharding are moved. Raises ProgramError for arguments
+        whose structure, shapes or dtypes differ from those that were traced."""
         check_arguments(self.program, args, kwargs)
         self._moves(self._strangers(jax.tree.leaves((tuple(args), kwargs))))
         return self.run(args, kwargs)
 
     def takes(self, flat: Sequence[Any]) -> bool:
-        """Whether these arguments may be placed as planned: none is to stay in a layout that was not known when this was
-        planned. One that the schedule decides is moved each time; that is logged, once."""
+        """Whether this plan is right for these arguments.
+
+        It is not, if an argument that keeps the sharding it comes in with now has another one than when this was planned.
+        Arguments whose sharding is decided are moved on each call; that is logged once.
+        """
         strangers = self._strangers(flat)
         leaves, decided = self.program.signature.arguments, self.setup.in_shardings
         if any(number in self.free or moves_memory(leaves, number, place, decided) for number, place in strangers):
@@ -536,7 +556,7 @@ class Partitioned:
         return True
 
     def _strangers(self, flat: Sequence[Any]) -> Layouts:
-        """Arguments that lie, by the caller's wish, neither as planned nor in a way that was known when this was planned."""
+        """The arguments that the caller put on devices with a sharding that is neither planned nor known from before."""
         found = ((number, committed(flat[number])) for number in self.executable.misplaced(flat))
         return tuple(entry for entry in found if entry[1] is not None and entry not in self._known)
 
@@ -547,7 +567,7 @@ class Partitioned:
         self._known.update(strangers)
 
     def run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run one step on arguments that are known to fit."""
+        """Run one step on arguments that are known to have the right structure, shapes and dtypes."""
         return self.executable(args, kwargs)
 
     def __repr__(self) -> str:
@@ -559,5 +579,5 @@ class Partitioned:
 
 
 def diff(a: Partitioned, b: Partitioned) -> Table:
-    """What differs between two partitionings of one function: specs, collectives, bytes, and with a target seconds."""
+    """What differs between two partitionings of one function: specs, collectives, bytes, and (if both have targets) seconds."""
     return difference(a.plan, b.plan, (a.estimate, b.estimate) if a.has_target and b.has_target else None)
