@@ -29,6 +29,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ instead of comparing with it")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m core`, modules without a core test are not even imported: most of them import JAX, which takes half a minute.
+
+    A module that mixes tiers says `pytest.mark.core` at the tests that are core, and imports JAX within those that are not.
+    """
+    if config.option.markexpr == "core" and collection_path.match("test_*.py"):
+        return "pytest.mark.core" not in collection_path.read_text() or None
+    return None
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     random.seed(0)
