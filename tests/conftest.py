@@ -4,15 +4,22 @@ import difflib
 import os
 import random
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
 
-# Read by JAX when it is first imported: before any test module. Tests compile much and compute little, and LLVM's
-# optimizations are half of XLA's compile time on CPU; passes on HLO (and so the collectives) are the same without them.
-XLA_FLAGS = ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0")
+# Read by JAX when it is first imported: before any test module. Tests compile much and compute little, and most of XLA's time
+# on CPU is what comes after the passes on HLO (and so after the collectives, which stay the same): LLVM's optimizations, splits
+# of a program for threads, and, up to jaxlib 0.10, a run of MLIR's passes for each fusion, where the older emitters need none.
+XLA_FLAGS = (
+    "--xla_force_host_platform_device_count=8",
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_parallel_codegen_split_count=1",
+    *(["--xla_cpu_use_fusion_emitters=false"] if version("jaxlib").startswith("0.10.") else []),
+)
 given = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = " ".join([given, *(flag for flag in XLA_FLAGS if flag.split("=")[0] not in given)]).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
