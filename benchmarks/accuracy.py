@@ -1,11 +1,12 @@
-"""How near predictions are to the real compilers: models of the zoo x schedules x machines; writes docs/accuracy.md.
+"""Compares predictions with the real compilers, for models of the zoo x schedules x machines; writes docs/accuracy.md.
 
-    python benchmarks/accuracy.py measure [--only TEXT] [--minutes 30]    compile what is not compiled yet
-    python benchmarks/accuracy.py report                                  predict all that is compiled, compare, write
+    python benchmarks/accuracy.py measure [--only TEXT] [--minutes 30]    compile the programs that have no result yet
+    python benchmarks/accuracy.py report                                  predict all compiled programs, compare, write the page
 
-Each program is compiled in a process of its own with its own timeout; what the compiler said is kept in build/accuracy, a file
-per program, so that a sweep can be stopped and taken up again. Judgements and predictions are made anew for each report. A
-machine's efficiency is fitted on every other of its programs, and the errors reported are those of the rest.
+Each program is compiled in a process of its own with its own timeout, and the compiler's output is kept in build/accuracy, a
+file per program, so that a sweep can be stopped and continued. Judgements and predictions are made anew for each report. A
+machine's efficiency is fitted on every other of its programs (in order of their names), and the reported errors are those of
+the others.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], Sequence[str]]] = {
     "wide_resnet": ("wide_resnet", {"depth": 10, "batch": 256}, BATCH),
     "huge": ("gpt", HUGE, ("batch", "both", "zero3")),
 }
-"""Name: model of the zoo, its settings, and the schedules it is compiled with."""
+"""By name: the model of the zoo, its settings, and the names of the schedules to compile it with."""
 
 MACHINES = {
     "tpu:v3:2x2": ("gpt", "llama", "vit", "mlp", "unet"),
@@ -92,7 +93,7 @@ class Case:
 
     @property
     def file(self) -> str:
-        """Where it is kept."""
+        """The name of the file with its result."""
         return f"{self.key.replace(' ', '_').replace(':', '-')}.json.gz"
 
     @property
@@ -105,7 +106,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """All programs, those of one machine mixed over models: a sweep that is stopped has something of each."""
+    """All programs. Those of one machine alternate between models, so that a sweep that is stopped has some of each."""
     for topology, models in MACHINES.items():
         for schedule in SCHEDULES:
             yield from (Case(model, schedule, topology) for model in models if schedule in MODELS[model][2])
@@ -115,13 +116,13 @@ def cases() -> Iterator[Case]:
 
 
 def result(case: Case) -> dict[str, Any] | None:
-    """What the compiler said of a program: `text`, `memory` and `optimal_seconds`, or an `error`; None if it was not asked."""
+    """The compiler's output for a program: `text`, `memory` and `optimal_seconds`, or an `error`; None without a result."""
     file = RESULTS / case.file
     return json.loads(gzip.decompress(file.read_bytes())) if file.exists() else None
 
 
 def measure(only: str, minutes: float) -> int:
-    """Compile what is missing, one program after the other, until the time is up."""
+    """Compile the programs that have no result, one after the other, until the time is up."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     missing = [case for case in cases() if only in case.key and not (RESULTS / case.file).exists()]
@@ -136,7 +137,7 @@ def measure(only: str, minutes: float) -> int:
 
 
 def in_child(case: Case) -> str:
-    """Compile one program in a process of its own, and say how it went."""
+    """Compile one program in a process of its own; returns a line on the outcome."""
     command = [sys.executable, __file__, "one", case.key]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS + 120)
@@ -146,7 +147,7 @@ def in_child(case: Case) -> str:
 
 
 def one(key: str) -> int:
-    """The child: compile, and keep what the compiler said. What fails before the compiler is no result."""
+    """The child process: compile, and write the compiler's output. A failure before the compiler runs is not a result."""
     from partir import CompilerError, MemoryLimitError
 
     case = Case.of(key)
@@ -171,7 +172,7 @@ def partitioned(case: Case) -> Any:
 
 @cache
 def traced(model: str, platform: str = "") -> Any:
-    """The model's step, imported (for another platform: again)."""
+    """The model's step, imported for this process's platform, or for another one."""
     import partir
 
     if platform:
@@ -186,7 +187,7 @@ def traced(model: str, platform: str = "") -> Any:
 
 @dataclass
 class Prediction:
-    """A prediction and what the compiler said."""
+    """A partitioned program with its prediction (`part`), and the judgement of what the compiler made of it (`compiler`)."""
 
     case: Case
     compiler: Any
@@ -194,7 +195,7 @@ class Prediction:
 
 
 def on_machine(case: Case) -> Any:
-    """The program of a case, for its platform and machine."""
+    """The program of a case, partitioned for its platform and machine."""
     from partir.cli.inputs import schedule_of
     from partir.verify.real_compilers import Topology
 
@@ -203,7 +204,7 @@ def on_machine(case: Case) -> Any:
 
 
 def predict(case: Case, record: dict[str, Any]) -> Prediction:
-    """Judge what the compiler made, and partition the same for its machine."""
+    """Judge the compiler's output, and partition the same program for its machine."""
     from partir.verify.judge import judge_text
     from partir.verify.real_compilers import Compilation, Memory
 
@@ -213,7 +214,7 @@ def predict(case: Case, record: dict[str, Any]) -> Prediction:
 
 
 def fitted_to(predictions: Sequence[Prediction]) -> Any:
-    """The efficiency with which compute times are nearest to the compiler's."""
+    """The efficiency with which predicted compute times are closest to the compiler's."""
     from partir.cost.calibrate import Sample, fit
 
     samples = [Sample.of(p.case.key, p.compiler.compute_seconds, p.part.estimate) for p in predictions]
@@ -225,7 +226,7 @@ def fitted_to(predictions: Sequence[Prediction]) -> Any:
 
 @dataclass(frozen=True)
 class Row:
-    """One program, compared; `held_out` where nothing was fitted on it."""
+    """One program, compared; `held_out` if nothing was fitted on it. Errors are relative; `step` and `theirs` in seconds."""
 
     case: Case
     held_out: bool
@@ -241,7 +242,7 @@ class Row:
 
 
 def report() -> int:
-    """Compare all that is compiled, write docs/accuracy.md."""
+    """Compare all compiled programs, and write docs/accuracy.md."""
     by_machine: dict[str, list[Prediction]] = defaultdict(list)
     refused: list[tuple[Case, dict[str, Any]]] = []
     for case in cases():
@@ -264,7 +265,7 @@ def report() -> int:
 
 
 def unseen_models(by_machine: dict[str, list[Prediction]]) -> list[float]:
-    """Errors of compute of each TPU program where nothing was fitted on its model, on machines with several models."""
+    """The compute errors of TPU programs if nothing is fitted on their model, for machines with several models."""
     found: list[float] = []
     for topology, own in by_machine.items():
         for model in sorted({p.case.model for p in own}):
@@ -306,8 +307,8 @@ def on(prediction: Prediction, target: Any) -> Any:
 
 
 def as_planned(planned: dict[str, int], sizes: dict[str, int], theirs: Any) -> bool:
-    """Whether a compiler's collectives are the planned ones: no other kinds, of each as many and no more bytes; or fewer that
-    move the same bytes, as where XLA takes small sums out of a loop."""
+    """Whether a compiler's collectives are the planned ones: the same kinds, and of each kind as many with no more bytes, or
+    fewer with the same bytes (XLA hoists small sums out of loops)."""
     ours = {kind: (count, sizes.get(kind, 0)) for kind, count in planned.items() if count}
     real = {kind: (count, theirs.bytes_by_kind.get(kind, 0)) for kind, count in theirs.collectives.items() if count}
     return ours.keys() == real.keys() and all(
@@ -317,7 +318,7 @@ def as_planned(planned: dict[str, int], sizes: dict[str, int], theirs: Any) -> b
 
 
 def document(rows: list[Row], fitted: dict[str, Any], refused: list[tuple[Case, dict[str, Any]]], unseen: list[float]) -> str:
-    """docs/accuracy.md."""
+    """The text of docs/accuracy.md."""
     from record import table
 
     tpu = [row for row in rows if row.case.topology.startswith("tpu") and row.held_out]
@@ -401,8 +402,8 @@ def document(rows: list[Row], fitted: dict[str, Any], refused: list[tuple[Case, 
 
 
 def fits(rows: list[Row], refused: list[tuple[Case, dict[str, Any]]]) -> tuple[int, int]:
-    """In how many cases the prediction whether a program fits is right, and in how many it is asked: those more than 25 % from
-    the limit. How much a program needs that does not fit is known from the same program on another machine."""
+    """For how many programs the prediction of whether they fit is right, of how many: those whose peak memory is more than 25 %
+    from the limit. The peak of a program that does not fit is that of the same program on another machine."""
     asked = [(row.predicted_bytes <= row.limit_bytes, row.peak_bytes / row.limit_bytes) for row in rows]
     needs = {(row.case.model, row.case.schedule): row.peak_bytes for row in rows}
     for case, record in refused:
@@ -415,8 +416,8 @@ def fits(rows: list[Row], refused: list[tuple[Case, dict[str, Any]]]) -> tuple[i
 
 
 def ordered_pairs(rows: list[Row]) -> tuple[int, int]:
-    """How many pairs of schedules of one model on one machine are predicted in the compiler's order, of those whose step times
-    are more than 5 % apart: fewer is within what a prediction is off."""
+    """How many pairs of schedules of one model on one machine are predicted in the compiler's order, of how many: those whose
+    step times are more than 5 % apart. Smaller differences are within the error of predictions."""
     pairs = [
         (a, b)
         for a, b in combinations(rows, 2)
@@ -426,7 +427,7 @@ def ordered_pairs(rows: list[Row]) -> tuple[int, int]:
 
 
 def rank_correlations(rows: list[Row]) -> dict[tuple[str, str], float]:
-    """Spearman's coefficient of predicted and compiled step time over the schedules of each model on each machine."""
+    """Spearman's rank correlation of predicted and compiled step times, over the schedules of each model on each machine."""
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.case.group].append(row)
@@ -442,18 +443,18 @@ def rank_correlations(rows: list[Row]) -> dict[tuple[str, str], float]:
 
 
 def spread(errors: list[float]) -> tuple[str, str]:
-    """Median and 90th percentile of the sizes of errors."""
+    """The median and the 90th percentile of absolute errors."""
     sizes = [abs(error) for error in errors]
     return percent(sizes, 50), percent(sizes, 90)
 
 
 def percent(values: list[float], q: float) -> str:
-    """A percentile of relative errors."""
+    """A percentile of relative errors, as text."""
     return f"{np.percentile(values, q) * 100:.1f} %" if values else "-"
 
 
 def installed(package: str) -> str:
-    """Its version, or that it is not there."""
+    """The version of a package, or "(not installed)"."""
     try:
         return version(package)
     except ModuleNotFoundError:

@@ -1,14 +1,14 @@
-"""Found strategies against experts', judged by the same judge on the real TPU compiler; writes docs/benchmarks.md.
+"""Compares strategies that search finds with those of experts, by the real TPU compilers; writes into docs/benchmarks.md.
 
     python benchmarks/against_experts.py                  all cases that have no result yet, then the table
     python benchmarks/against_experts.py --only "gpt tpu:v3"
     python benchmarks/against_experts.py --kept           only the table, of the cases that have all their results
 
-Needs `partir[tpu]`. Each program is compiled in a process of its own; what was judged is kept in build/experts. The experts are
-pure data parallelism, data x Megatron, FSDP, and plain `jit` with FSDP's shardings written by hand (each array of the state cut
-along its largest dim that divides, as `NamedSharding`s; XLA's partitioner does the rest). Search prices with the estimate.
-Where its best does not beat all experts, two more are compiled (`Result.alternatives`: the best that sends other things, and
-the best of few decisions); the best is taken.
+Needs `partir[tpu]`. Each program is compiled in a process of its own; judgements are kept in build/experts. The experts are
+pure data parallelism, data x Megatron, FSDP, and plain `jit` with FSDP's shardings written by hand (each array of the state
+sharded along its largest dim that divides, as `NamedSharding`s; XLA's partitioner does the rest). Search prices with the
+estimate. If its best strategy does not beat all experts, two more are compiled (`Result.alternatives`: the best with other
+collectives, and the best with few decisions), and the fastest counts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 TOPOLOGIES = ("tpu:v3:2x2", "tpu:v5e:2x4", "tpu:v4:2x2x2")
 CASES = [(model, topology) for topology in TOPOLOGIES for model in MODELS if model != "huge" or topology != "tpu:v4:2x2x2"]
-"""`huge` is for the machines of 16 GB a device: 1.3 billion parameters with Adam, which data parallelism alone cannot hold."""
+"""`huge` (1.3 billion parameters with Adam, too large for data parallelism alone) is for the machines with 16 GB per device."""
 
 
 def _file(model: str, topology: str, strategy: str) -> Path:
@@ -55,7 +55,7 @@ def _file(model: str, topology: str, strategy: str) -> Path:
 
 
 def judged(model: str, topology: str, strategy: str) -> dict[str, Any]:
-    """What the judge says of one program (or what `search` finds): from the file, else made in a child."""
+    """The judgement of one program (or the result of "search"): from its file, or else made in a child process."""
     file = _file(model, topology, strategy)
     if not file.exists():
         RESULTS.mkdir(parents=True, exist_ok=True)
@@ -83,8 +83,10 @@ def _seconds(record: Mapping[str, Any]) -> float:
 
 
 def compared(model: str, topology: str, *, kept: bool = False) -> tuple[dict[str, dict[str, Any]], float]:
-    """The experts' records and the seconds of the best that search found. It stops at the first that beats them all; with
-    `kept`, where the next was not compiled."""
+    """The experts' records, and the step seconds of the best strategy that search found.
+
+    Its strategies are compiled until one beats all experts; with `kept`, until one has no result yet.
+    """
     experts = {name: judged(model, topology, name) for name in (*EXPERTS, "jit")}
     best = min(_seconds(record) for record in experts.values())
     own = float("inf")
@@ -100,7 +102,7 @@ def compared(model: str, topology: str, *, kept: bool = False) -> tuple[dict[str
 
 
 def searched(model: str, topology: str, traced: Any, target: Any) -> dict[str, Any]:
-    """Find the best strategy by the estimate, and alternatives to ask the compiler about; keep each, say what it decides."""
+    """Find the best strategy by the estimate, and alternatives for the compiler; save each, and return their decisions."""
     from partir.tactics import Search
 
     search = Search(("data", "model"), target=target)
@@ -116,7 +118,7 @@ def searched(model: str, topology: str, traced: Any, target: Any) -> dict[str, A
 
 
 def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
-    """The child: partition, compile, judge."""
+    """The child process: partition, compile and judge."""
     from partir.cli.inputs import schedule_of
     from partir.verify.real_compilers import Topology
 
@@ -141,7 +143,7 @@ def one(model: str, topology: str, strategy: str) -> dict[str, Any]:
 
 
 def by_hand(example: partir.Example, where: Any) -> Any:
-    """What XLA's partitioner makes of FSDP's shardings: a `jax.stages.Compiled`."""
+    """The `jax.stages.Compiled` that XLA's partitioner makes of FSDP's shardings."""
     import jax
 
     from partir.verify.compile_child import devices_of, mesh_of
@@ -154,7 +156,7 @@ def by_hand(example: partir.Example, where: Any) -> Any:
 
 
 def spread(tree: Any, mesh: Any) -> Any:
-    """As an FSDP user writes it: each array cut over all devices along its largest dim that divides."""
+    """The shardings that an FSDP user writes: each array over all devices along its largest dim that divides."""
     import jax
 
     def of(leaf: Any) -> Any:
@@ -167,7 +169,7 @@ def spread(tree: Any, mesh: Any) -> Any:
 
 
 def by_batch(tree: Any, mesh: Any) -> Any:
-    """Each array cut over all devices along its first dim, where that divides."""
+    """Shardings of each array over all devices along its first dim, if that divides."""
     import jax
 
     def of(leaf: Any) -> Any:

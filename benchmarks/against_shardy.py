@@ -1,8 +1,8 @@
-"""Where our shardings differ from those that Shardy propagates from the same ones of arguments and results: `docs/shardy.md`.
+"""Compares our shardings with those that Shardy propagates from the same arguments and results; writes `docs/shardy.md`.
 
-Every value of every model of the zoo at small size, under schedules that suit it; each difference with its reason, found by
-rule (`tests/shardy_differences.py`). Beside it the bytes that a device sends, by us and by plain jit with those shardings.
-Fails if a difference has no reason.
+It covers every value of every model of the zoo at small size, under schedules that suit it. Rules
+(`tests/shardy_differences.py`) find a reason for each difference; it fails if one has none. It also compares the bytes that a
+device sends with those of plain jit with the same shardings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-# Compiles much and computes nothing: LLVM's optimizations come after XLA has split the ops, and cost half of the time.
+# This compiles much and computes nothing. LLVM's optimizations take half of the time, and run after XLA's partitioner.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 ROOT = Path(__file__).parent.parent
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 PAGE = ROOT / "docs" / "shardy.md"
 TARGET = "tpu_v3"
-"""The machine that bytes are counted for; which one makes no difference to them."""
+"""The judge needs a target; the bytes do not depend on it."""
 
 HEAD = """# Against Shardy's propagation
 
@@ -33,16 +33,16 @@ Written by `python benchmarks/against_shardy.py`, {where}.
 Shardy is what `jax.jit` propagates shardings with. Given the shardings of arguments and results that partir decided
 (`part.shardy()`), it finds one for every value between. Here it does so in the same process (`sdy-propagation-pipeline`), with
 its own sharding rules, on each model of the zoo at small size and a mesh data=4, model=2; and every value that an op makes is
-compared with partir's plan. *Cut* are those of the values alike that lie over an axis. Not compared are constants and what is
-computed from them alone: partir makes them again wherever they are read.
+compared with partir's plan. *Cut* are the values with equal shardings that are sharded over any axis. Constants, and what is
+computed from them alone, are not compared: partir makes them again wherever they are read.
 
 {table}
 
 *By jit* are the bytes that a device sends in a step of the program that XLA makes of the same function under `jax.jit` with
 these shardings of arguments and results, *by partir* those of partir's program: both read off the compiled text
-(`partir.judge`), each collective by the fewest bytes that its kind can do with. ZeRO gathers parameters: where a layer has more
-of them than its small batch has activations (mlp, wide_resnet), that is more than to move activations, as Shardy's choice does;
-with a larger batch (the rows that say so) it is less.
+(`partir.judge`), if each collective sends as little as possible. ZeRO gathers parameters: if a layer has more of them than its
+small batch has activations (mlp, wide_resnet), that is more than moving activations, as Shardy's choice does; with a larger
+batch (the rows that say so) it is less.
 
 ## Why
 
@@ -50,7 +50,7 @@ Of {total} values {same} lie alike, and each of the other {different} has a reas
 
 {reasons}
 
-A value *follows* if it differs only because another does, which it is computed from or which is computed from it.
+A value *follows* if it differs only because a value differs that it is computed from, or that is computed from it.
 
 ## Examples
 
@@ -77,7 +77,7 @@ class Row:
 
 
 def measure() -> list[Row]:
-    """Every case compared, compiled by both, and judged."""
+    """Compare every case, compile both programs, and judge them."""
     import jax
     from jax.sharding import AxisType
     from shardy_differences import compare
@@ -109,6 +109,7 @@ def measure() -> list[Row]:
 
 
 def page(rows: list[Row]) -> str:
+    """The text of docs/shardy.md."""
     from record import table
     from shardy_differences import REASONS, UNEXPLAINED
     from zoo_cases import CASES

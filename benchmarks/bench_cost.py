@@ -1,7 +1,7 @@
-"""How long it takes to know what a decision costs, as multiples of JAX's own cold trace + lower of the same function.
+"""Measures how long it takes to price a decision, as multiples of JAX's own cold trace + lower of the same function.
 
-Search plans on the program with its repeated parts taken once and prices the whole from that; the plan of the whole is what is
-finally lowered. Each figure comes from a fresh process; medians are kept.
+Search makes plans of the folded program (which has each repeated part once) and computes the price of the full program from
+them; only the final strategy is planned on the full program. Each figure is a median of fresh processes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def jax_alone() -> dict[str, float]:
 
 
 def partir_alone() -> dict[str, float]:
-    """Seconds of planning and pricing. `full` is the first plan after a tactic, with all that it implies; `incremental` the
-    plan and price after one more action."""
+    """The seconds of planning and pricing. `full` is the first plan and price of a schedule, `incremental` those after one more
+    action."""
     import gc
 
     import partir

@@ -1,7 +1,7 @@
-"""How good search is where the best strategy is known: MCTS against enumeration, and against the other searchers beyond it.
+"""Compares MCTS with enumeration where the best strategy can be known, and with the other searchers where it cannot.
 
-A case is a model of the zoo on a mesh and a target, with earlier tactics, scopes or kinds of decisions that keep its space
-small enough to be enumerated. A strategy is what an order of decisions means; those that mean the same are one.
+A case is a model of the zoo on a mesh and a target; earlier tactics, scopes or kinds of decisions keep the space small enough
+to be enumerated. Orders of decisions with the same effect count as one strategy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EQUAL = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Case:
-    """`kinds` and `scopes` limit what is decided; `before` is decided already."""
+    """One search problem. `kinds` and `scopes` limit the decisions of the search; `before` are tactics that run first."""
 
     model: str
     settings: tuple[tuple[str, Any], ...]
@@ -48,7 +48,7 @@ class Case:
 
     @cached_property
     def environment(self) -> Environment:
-        """What is to be decided, nothing priced."""
+        """The environment of the search, in which nothing is priced yet."""
         example = partir.zoo.MODELS[self.model](**dict(self.settings))
         made = partir.jit(example.fun, mesh=MESHES[self.mesh], donate_argnums=example.donate_argnums)
         start = made.trace(*example.args).partition(list(self.before)).assignment
@@ -67,7 +67,7 @@ class Case:
 
 
 def case(model: str, mesh: str, target: str, axes: str, *before: Any, **limits: Any) -> Case:
-    """A case, with the sizes that all cases of its model have."""
+    """A case with the model's settings in `SIZES`; `axes` are the names of the axes to decide on, separated by spaces."""
     return Case(model, tuple(SIZES[model].items()), mesh, target, tuple(axes.split()), before, **limits)
 
 
@@ -120,7 +120,7 @@ WANTED = 15
 
 
 def limited(searcher: Searcher, environment: Environment, evaluations: int, until: float = -1.0) -> Result:
-    """Search until so many strategies are priced, or one is found that fits and costs no more than `until`."""
+    """Search until `evaluations` strategies are priced, or one is found that fits and costs no more than `until`."""
 
     def stop(done: int, episodes: int | None, best: Price) -> None:
         if environment.evaluations >= evaluations or (best.fits and best.cost <= until):
@@ -130,14 +130,17 @@ def limited(searcher: Searcher, environment: Environment, evaluations: int, unti
 
 
 def at(result: Result, evaluations: int) -> float:
-    """The least cost among the first so many strategies priced."""
+    """The least cost among the first `evaluations` strategies that were priced."""
     return min(step.price.cost for step in result.trace if step.price.fits and step.evaluations <= evaluations)
 
 
 @dataclass(frozen=True)
 class Found:
-    """Of one case: the strategies there are, the cost of the best, and per seed how many MCTS priced until it had it (None: not
-    within the share) and its cost by then."""
+    """One enumerated case: how many decisions and strategies there are, and the costs of the start and of the best strategy.
+
+    For each seed, `until` is the number of strategies that MCTS priced until it had the best (None: more than the allowed
+    share), and `costs` is its best cost within the share.
+    """
 
     case: Case
     decisions: int
@@ -149,12 +152,12 @@ class Found:
 
     @property
     def equal(self) -> bool:
-        """Whether every seed had the optimum within the share."""
+        """Whether every seed found the optimum within the share."""
         return None not in self.until
 
     @property
     def row(self) -> tuple[str, ...]:
-        """A line of the table."""
+        """A row of the table."""
         ordered = sorted(self.until, key=lambda count: self.strategies if count is None else count)
         middle, worst = ordered[len(ordered) // 2], ordered[-1]
         gap = max(self.costs) / self.best - 1
@@ -167,7 +170,7 @@ class Found:
 
 
 def enumerated(case: Case) -> Found:
-    """Enumerate a case, then search it with several seeds, each without what the others found."""
+    """Enumerate a case, then search it with several seeds, each with an empty cache of prices."""
     env = case.environment
     all_ = Exhaustive().search(env)
     best, strategies = all_.price.cost, env.evaluations
@@ -183,8 +186,8 @@ def enumerated(case: Case) -> Found:
 
 
 def compared(case: Case, evaluations: int) -> tuple[bool, tuple[str, ...]]:
-    """All searchers at equal evaluations; whether the median of MCTS is near the best that the others found, and a line of the
-    table."""
+    """Run all searchers with the same number of evaluations. Returns whether the median of MCTS is near the best that the
+    others found, and a row of the table."""
     env = case.environment
     env.price(())
 
@@ -204,7 +207,7 @@ def compared(case: Case, evaluations: int) -> tuple[bool, tuple[str, ...]]:
 
 
 def progress(said: object) -> None:
-    """A line on the terminal."""
+    """Print a line on stderr."""
     print(f"... {said}", file=sys.stderr, flush=True)
 
 

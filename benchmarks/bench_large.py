@@ -1,6 +1,6 @@
-"""What a program of 100,000 ops costs, and what a scanned one does: the steps of `bench_pipeline`, and 500 episodes of search.
+"""Measures the steps of `bench_pipeline`, and 500 episodes of search, on a program of 100,000 ops and on scanned layers.
 
-Each figure comes from a fresh process. T is JAX's own cold trace + lower of the same function.
+Each figure comes from a fresh process. T is the time of JAX's own cold trace + lower of the same function.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ LLAMA = {"d_model": 512, "heads": 8, "d_ff": 1408, "vocab": 8192, "seq": 256, "b
 ROUNDS = 3
 EPISODES, SECONDS = 500, 60.0
 ALIKE = 1.25
-"""How much more the deep scanned model may cost than the shallow one: they are the same program, so this is for noise."""
+"""The allowed ratio of times of the deep and the shallow scanned model. They are the same program: this allows for noise."""
 
 
 def example_of(model: str, layers: int) -> Example:
-    """A training step."""
+    """The training step of a model with its sizes."""
     from partir import zoo
 
     return zoo.MODELS[model](layers=layers, **(SIZES if model == "gpt" else LLAMA))
 
 
 def search_alone(example: Example) -> dict[str, float]:
-    """Seconds to the environment of a search, of its episodes, and what they priced."""
+    """The seconds of import, of making the environment of a search, and of its episodes; and how many were priced."""
     import partir
     from partir.search import MCTS
     from partir.tactics import Search
@@ -73,7 +73,7 @@ def fresh(which: str, model: str, layers: int) -> dict[str, float]:
 
 
 def measured(model: str, layers: int, rounds: int) -> dict[str, float]:
-    """Medians over rounds: T, and seconds of each step; `import` is what is beyond T."""
+    """The medians over rounds of T and of the seconds of each step; `import` is the time of the import beyond T."""
     found = [fresh("jax", model, layers) | fresh("partir", model, layers) for _ in range(rounds)]
     middle = {key: statistics.median(one[key] for one in found) for key in found[0]}
     middle["import"] = middle["all"] - middle["T"]
@@ -82,7 +82,7 @@ def measured(model: str, layers: int, rounds: int) -> dict[str, float]:
 
 
 def row(name: str, one: dict[str, float]) -> tuple[str, ...]:
-    """A line of the table, times as multiples of T."""
+    """A row of the table, with times as multiples of T."""
     times = [f"{one[key] / one['T']:.3f}" if key == "tactic" else f"{one[key] / one['T']:.2f}" for key in BARS]
     return (name, f"{one['ops']:,.0f}", f"{one['T']:.2f}", *times, f"{one['memory'] / 1e9:.2f}")
 

@@ -1,6 +1,6 @@
-"""How long each step of the way takes on a GPT training step, as multiples of JAX's own cold trace + lower of it.
+"""Measures each step of partir on a GPT training step, as multiples of JAX's own cold trace + lower of it.
 
-Each figure comes from a fresh process; per depth, several rounds of (JAX alone, partir) run in turn, and medians are kept.
+Each figure comes from a fresh process. For each depth, several rounds of (JAX alone, partir) run in turn; medians are kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def jax_alone(example: Example) -> dict[str, float]:
 
 
 def partir_alone(example: Example) -> dict[str, float]:
-    """Seconds of each step of partir, cold."""
+    """The seconds of each step of partir in a fresh process."""
     import partir
     from partir.coreir.materialise import materialise
     from partir.lowering.to_spmd import to_spmd
@@ -83,7 +83,7 @@ def fresh(which: str, layers: int) -> dict[str, float]:
 
 
 def measure(layers: int) -> dict[str, Any]:
-    """Medians over rounds, as multiples of T where they are times."""
+    """The medians over rounds; times are multiples of T."""
     rounds = [fresh("jax", layers) | fresh("partir", layers) for _ in range(ROUNDS)]
     unit = statistics.median(r["T"] for r in rounds)
 
@@ -103,7 +103,7 @@ def measure(layers: int) -> dict[str, Any]:
 
 
 def slope(rows: list[dict[str, Any]], key: str) -> float:
-    """The exponent p of seconds ~ ops^p between the smallest and the largest depth (1 is linear)."""
+    """The exponent p in seconds ~ ops^p, from the smallest and the largest depth (1 is linear)."""
     import math
 
     first, last = rows[0], rows[-1]

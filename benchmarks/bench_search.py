@@ -1,7 +1,7 @@
-"""How soon search finds the best strategy known: with groups, within scopes, without groups; against all other searchers.
+"""Measures how soon search finds the best known strategy: with groups, within scopes, without groups, and by other searchers.
 
-Times are multiples of T, JAX's own cold trace + lower of the same function. A seed succeeds when it is within 1 % of the best
-strategy that any run, and any of the schedules below, came to.
+Times are multiples of T, JAX's own cold trace + lower of the same function. A seed succeeds if it is within 1 % of the best
+strategy of all runs and of all schedules below.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EXPERTS: dict[str, list[Any]] = {
 
 @dataclass
 class Runs:
-    """Searches of one kind, with the seconds to make their environment."""
+    """Searches of one kind: the seconds to make their environment (`setup`), and the result for each seed."""
 
     name: str
     setup: float
@@ -52,7 +52,7 @@ class Runs:
 
 
 def unit(layers: int) -> float:
-    """T, in a fresh process."""
+    """T in seconds, measured in a fresh process."""
     command = [sys.executable, str(__file__).replace("bench_search", "bench_pipeline"), "jax", str(layers)]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(json.loads(out.splitlines()[-1])["T"])
@@ -65,7 +65,7 @@ def traced(layers: int) -> partir.Traced:
 
 
 def environment(tr: partir.Traced, *, grouped: bool = True, scopes: Sequence[str] | None = None) -> Environment:
-    """A new environment, its program with repeated parts taken once made already. Within scopes the batch is decided before."""
+    """A new environment, with the folded program made and the start priced. With `scopes`, the batch is sharded before it."""
     start = tr.partition([DataParallel("data")] if scopes else [])
     axes = AXES[1:] if scopes else AXES
     made = Search(axes, scopes=scopes, target=TARGET).environment(start.assignment, grouped=grouped)
@@ -74,7 +74,7 @@ def environment(tr: partir.Traced, *, grouped: bool = True, scopes: Sequence[str
 
 
 def runs(name: str, tr: partir.Traced, seeds: int, episodes: int, **options: Any) -> Runs:
-    """MCTS with several seeds, each without what the others found."""
+    """Run MCTS with several seeds, each with an empty cache of prices."""
     start = time.perf_counter()
     first = environment(tr, **options)
     setup = time.perf_counter() - start
@@ -86,18 +86,18 @@ def runs(name: str, tr: partir.Traced, seeds: int, episodes: int, **options: Any
 
 
 def reached(result: Result, cost: float) -> tuple[int, float] | None:
-    """(episodes, seconds) until a cost; None if never."""
+    """The episodes and seconds until a search reached a cost; None if it never did."""
     step = next((step for step in result.trace if step.price.cost <= cost and step.price.fits), None)
     return (step.episodes, step.seconds) if step is not None else None
 
 
 def lowest(prices: Sequence[Price]) -> float:
-    """The least cost of those that fit."""
+    """The least cost of the prices that fit into memory."""
     return min(price.cost for price in prices if price.fits)
 
 
 def curve(found: Runs, best: float) -> list[str]:
-    """In how many of the seeds the best was reached, by episodes."""
+    """For each number of episodes: how many of the seeds have reached the best by then."""
     at = [reached(result, NEAR * best) for result in found.results]
     return [f"{sum(r is not None and r[0] <= limit for r in at)} of {len(at)}" for limit in EPISODES]
 
@@ -111,7 +111,7 @@ def curves(kinds: Sequence[tuple[Runs, float]]) -> str:
 
 
 def prices(named: Mapping[str, Price], best: float) -> str:
-    """The table of strategies."""
+    """The table of strategies with their prices."""
     from record import table
 
     rows = [

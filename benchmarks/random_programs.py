@@ -1,11 +1,11 @@
-"""Random programs under random decisions on random meshes of 8 virtual devices: how many give another result than one device,
-or lie otherwise than asked.
+"""Checks random programs under random decisions on random meshes of 8 virtual devices: results and shardings must be right.
 
     python benchmarks/random_programs.py [--first 0] [--cases 2000] [--workers 2]
 
-A case is a seed: program, mesh, decisions, and the layouts asked for (of arguments, by `in_shardings` or put on the mesh; of
-results; by constraints in the program) are drawn from it. Each is run on 8 devices; every fourth has its Core IR interpreted as
-well. What fails is made small, printed with its seed, and the exit code is 1.
+A case is made from a seed: program, mesh, decisions, and requested shardings (of arguments, by `in_shardings` or by placing
+them on the mesh; of results; and by constraints in the program). Each runs on 8 devices, and its results are compared with one
+device; for every fourth its Core IR is interpreted as well. A case that fails is minimised and printed with its seed, and the
+exit code is 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 CHUNK = 50
-"""Cases a process runs before a fresh one takes over: JAX keeps what it compiled."""
+"""The number of cases that a process runs before a new one takes over: JAX's caches of compiled programs grow."""
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0")
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 
 def run(seeds: Sequence[int]) -> dict[str, Any]:
-    """Check the cases of some seeds: counts, and a text for each that fails."""
+    """Check the cases of some seeds. Returns counts of ops and collectives, and a text for each case that fails."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def record(seeds: range, ops: Counter[str], collectives: Counter[str], wrong: Sequence[str], seconds: float) -> None:
-    """Write the result into the docs."""
+    """Write the result into docs/benchmarks.md."""
     from record import table, write
 
     rows = [

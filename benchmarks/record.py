@@ -1,4 +1,4 @@
-"""Writes measured figures into docs/benchmarks.md: one section per script, replaced each time the script runs."""
+"""Writes measured figures into docs/benchmarks.md, in one section per script, which each run of the script replaces."""
 
 from __future__ import annotations
 

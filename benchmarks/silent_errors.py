@@ -1,7 +1,7 @@
-"""How often plain jit over a sharded mesh computes wrong numbers without a word, and partir: `docs/silent_errors.md`.
+"""Counts how often plain jit with sharded arguments silently computes wrong numbers, and partir; writes docs/silent_errors.md.
 
-Programs that scatter rows whose count does not divide, and gradients of convolutions; each over meshes of eight devices and
-many shardings of its arguments; each answer compared with that of one device. Fails if partir is wrong once.
+The programs scatter rows whose number does not divide, or compute gradients of convolutions. Each runs on meshes of eight
+devices with many shardings of its arguments, and is compared with one device. The script fails if partir is wrong once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-# Compiles much and computes little: LLVM's optimizations come after XLA has split the ops, and cost half of the time.
+# This compiles much and computes little. LLVM's optimizations take half of the time, and run after XLA's partitioner.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 ROOT = Path(__file__).parent.parent
@@ -22,23 +22,23 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 PAGE = ROOT / "docs" / "silent_errors.md"
 EACH = 8
-"""Shardings tried of one program on one mesh, evenly from all there are."""
+"""How many shardings of one program on one mesh are tried; they are taken evenly from all possible ones."""
 
 HEAD = """# Silent errors
 
 Written by `python benchmarks/silent_errors.py`, {where}.
 
-`jax.jit` over a mesh with sharded arguments leaves it to XLA to split every op. For some ops it does so wrongly, and says
-nothing. These programs find it: rows that do not divide in scatters, segment sums and gradients of embeddings (`t[1:]` of 16
+`jax.jit` over a mesh with sharded arguments lets XLA partition every op. For some ops XLA does so wrongly, without an error.
+These programs show it: scatters, segment sums and gradients of embeddings whose number of rows does not divide (`t[1:]` of 16
 rows); gradients of convolutions with respect to kernel and images, strided and not; the same per example, under `vmap`. Each
-runs on 8 virtual CPU devices under many shardings of its arguments (`in_shardings`), once by plain jit and once by partir, and
-its answer is compared with that of one device: *wrong* is more than 1e-4 of the largest entry off, on inputs that are small
-whole numbers.
+runs on 8 virtual CPU devices with many shardings of its arguments (`in_shardings`), once by plain jit and once by partir, and
+its answer is compared with that of one device. It is *wrong* if it is off by more than 1e-4 of the largest entry; inputs are
+small whole numbers.
 
 {table}
 
 Of {total} answers plain jit has {jit} wrong, partir {ours}. partir writes the program of one device and its collectives itself,
-so that XLA has nothing left to split. Shardings that plain jit gets wrong, up to {shown} of each family:
+so that XLA has nothing left to partition. Shardings that plain jit gets wrong, up to {shown} of each family:
 
 {examples}
 """
@@ -46,12 +46,13 @@ SHOWN = 3
 
 
 def spread(items: list[Any], count: int) -> list[Any]:
-    """At most `count` of the items, evenly from all of them."""
+    """At most `count` of the items, evenly spaced."""
     return items if len(items) <= count else [items[k * len(items) // count] for k in range(count)]
 
 
 def measure() -> tuple[Counter[tuple[str, str, str]], dict[str, list[str]]]:
-    """Counts by (family, mesh, what: tried, jit, partir), and the shardings of plain jit's wrong answers by family."""
+    """Counts by (family, mesh, what), where `what` is "tried", or "jit" or "partir" for wrong answers of these; and by family
+    the shardings for which plain jit is wrong."""
     import jax
     from equal import MESHES
     from jax.sharding import AxisType, NamedSharding
@@ -83,7 +84,7 @@ def measure() -> tuple[Counter[tuple[str, str, str]], dict[str, list[str]]]:
 
 
 def complaint(step: Any, args: tuple[Any, ...], expected: Any) -> str:
-    """What is wrong with partir's answer; a refusal is as wrong as a wrong number."""
+    """What is wrong with partir's answer, "" if nothing is. An error counts as a wrong answer."""
     from sweep import is_wrong
 
     from partir.errors import PartirError

@@ -1,7 +1,7 @@
-"""Programs that users reported, side by side: plain jit over a mesh and partir, asked for the same layouts: `docs/why.md`.
+"""Compares plain jit over a mesh with partir on programs that users reported, with the same shardings; writes `docs/why.md`.
 
-Of both compiled programs: which collectives they run, the bytes a device sends, the memory beside arguments and results, and
-whether the numbers are those of one device. Fails if partir is wrong, or does not lay something as asked.
+For both compiled programs it shows the collectives, the bytes that a device sends, the memory besides arguments and results,
+and whether the numbers equal those of one device. It fails if partir is wrong, or does not shard something as requested.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import jax  # noqa: E402  (once the flags are set)
 
 PAGE = ROOT / "docs" / "why.md"
 TARGET = "tpu_v3"
-"""The machine that bytes are counted for; which one makes no difference to them."""
+"""The judge needs a target; the bytes do not depend on it."""
 
 HEAD = """# Why not plain jit
 
 Written by `python benchmarks/why.py`, {where}.
 
-`jax.jit` over a mesh takes the layouts one asks for and leaves the rest to XLA's partitioner: which collectives there are, one
-sees in the compiled text, if one looks. partir plans them, says why each is there, and writes the program of one device itself.
-Below are programs that users reported, each over 8 virtual CPU devices with the same layouts asked of both. Collectives are
-read off both compiled programs; *sent* is what one device sends in a step by the fewest bytes that each collective can do with
-(`partir.judge`); *temporary* is the compiler's figure for memory beside arguments and results; *numbers* compares with one
-device. Not every row is partir's: where XLA shifts a window by permutes (the first rows of a batch, a convolution in space),
-partir gathers, and says so.
+`jax.jit` over a mesh takes the shardings that the user asks for and leaves the rest to XLA's partitioner; its collectives can
+only be seen in the compiled text. partir plans collectives, says why each is there, and writes the program of one device
+itself. Below are programs that users reported, each over 8 virtual CPU devices, with the same shardings requested of both.
+Collectives are read off both compiled programs; *sent* is what one device sends in a step if each collective sends as little
+as possible (`partir.judge`); *temporary* is the compiler's figure for memory besides arguments and results; *numbers* compares
+with one device. partir is not better in every row: where XLA shifts a window by permutes (the first rows of a batch, a
+convolution in space), partir gathers, and says so.
 
 {table}
 
@@ -43,7 +43,7 @@ partir gathers, and says so.
 
 
 def measure() -> list[tuple[Any, dict[str, Any], dict[str, Any], Any]]:
-    """For each case: the case, what was read of plain jit's program and of partir's, and partir's plan."""
+    """For each case: the case, the figures of plain jit's program and of partir's, and the `Partitioned`."""
     from asked import cases
     from jax.sharding import AxisType, NamedSharding
 
@@ -77,12 +77,12 @@ def _is_spec(x: Any) -> bool:
 
 
 def _is_laid(wish: Any, specs: Any) -> bool:
-    """Whether all specs below the place of a wish are that."""
+    """Whether all specs of a subtree are the requested one."""
     return all(spec == wish for spec in jax.tree.leaves(specs, is_leaf=_is_spec))
 
 
 def read(compiled: Any, results: Any, expected: Any) -> dict[str, Any]:
-    """What a compiled program does: collectives by kind, bytes sent, temporary bytes, and whether its results are right."""
+    """The figures of a compiled program: collectives by kind, bytes sent, temporary bytes, whether its results are right."""
     import numpy as np
     from hlo import collectives_in
 
