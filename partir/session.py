@@ -122,6 +122,7 @@ class Session(Generic[D]):
     def _do(self, *actions: Action) -> Session[D]:
         before = self._partitioned(self._steps).assignment
         after = before.apply(*actions)
+        # A Replicate that changes nothing now may still hold off a later step.
         if after.same_effect(before) and not all(isinstance(a, Replicate) for a in actions):
             raise NoEffectError(
                 error_text(

@@ -183,6 +183,7 @@ class Traced:
     def arriving(self, layouts: Layouts) -> Traced:
         """The same function for arguments that come in with other shardings."""
         made = Traced(self.program, self.setup, layouts)
+        # With the same signature the program is the same, and so is its structure, which takes long to find.
         if made.program.signature == self.program.signature:
             made.program, made.__dict__["structure"] = self.program, self.structure
         return made

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PartirError as error:
         print(error, file=sys.stderr)
         return 1
-    except BrokenPipeError:  # `partir show ... | head`
+    except BrokenPipeError:  # `partir show ... | head`; Python would fail once more when it flushes stdout at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as leaving:  # argparse: 0 after --help, 2 after a usage error

@@ -109,7 +109,7 @@ def run_cases(task: Sequence[Case], out: Path, parent: int) -> int:
     """Run cases in a child process, until its parent ends; returns how many. Each result is written in full or not at all."""
     host_devices(1)
     for number, case in enumerate(task):
-        if os.getppid() != parent:
+        if os.getppid() != parent:  # the parent was killed: nobody wants the rest
             return number
         text = json.dumps(asdict(case) | {"settings": dict(case.settings)} | measured(case), indent=1)
         unfinished = _file(out, case).with_suffix(f".{os.getpid()}.tmp")

@@ -208,6 +208,7 @@ def _act(module: ModuleOp, action: Action) -> None:
     if new:
         hint = "another dim, another axis, or a size that divides"
         raise TilingError(error_text(f"cannot do {action}", why="; ".join(new), hint=hint))
+    # A Replicate changes nothing by itself: it holds off later tiles. It is idle only if the argument has the axis already.
     if isinstance(action, Replicate):
         argument = after.structure.addresses.find(action.value)
         idle = argument < len(after.argument_axes) and any(action.axis in axes for axes in after.argument_axes[argument])

@@ -90,6 +90,7 @@ def define(
     if syntax:
         options = (ParsePropInAttrDict(),)
         fields |= {"assembly_format": syntax, "custom_directives": directives}
+    # Several variadic operand lists: either a property has their lengths, or they are equally long (as in `reduce_window`).
     if segments:
         options += (AttrSizedOperandSegments(as_property=True), AttrSizedResultSegments(as_property=True))
     elif sum(text.endswith("*") for text in operands) > 1:

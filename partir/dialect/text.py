@@ -32,6 +32,7 @@ DIALECTS = (Builtin, Func, STABLEHLO, CHLO, QUANT, SDY, PARTIR, SPMD)
 _MEMO_LIMIT = 4096
 """Texts of more characters than this (dense literals) are not memoised: they are rare, and would never be freed."""
 
+# The attributes that `ModuleParser` takes from the memo by their text, instead of parsing them once more.
 _SHARED = re.compile(r'tensor<\w*>|#sdy\.op_sharding_rule<[^<>"]*->[^<>"]*>|#partir\.origin<"[^"\\]*", \w+, "[^"\\]*">')
 
 

@@ -39,6 +39,7 @@ CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 _SYMBOL = re.compile(r"@([\w.$-]+)")
 _GROUP_AXES = re.compile(r"^#stablehlo.replica_group_mesh_axes<mesh = @(\w+), axes = \[(.*)\]>$")
 
+# Cleaning up first leaves fewer ops to walk; the last pass writes Shardy's sharding rule on every op that it has one for.
 PASSES = "builtin.module(canonicalize,cse,func.func(sdy-populate-op-sharding-rules))"
 PLACEMENTS = frozenset({"sdy.sharding", "mhlo.sharding"})
 """Attributes by which JAX places an op on a device (a host callback, for example). They are dropped: partir decides this."""
@@ -125,6 +126,7 @@ class _Bridge:
             if name in CALLS:
                 self.call(op, values, into, prefix)
                 continue
+            # Inside the body of a shard_map: nothing shards it any further, so its constraints are dropped and reported.
             if name == "sdy.sharding_constraint" and self.renumbering is not None:
                 values[op.results[0]] = values[op.operands[0]]
                 self.renumbering.note(parse_attribute(str(op.attributes["sharding"])))
@@ -177,6 +179,7 @@ class _Bridge:
             properties["sharding"], refused = self.meshes.constraint(sharding)
             attributes.update({} if refused is None else {ShardingConstraintOp.REFUSED: refused})
         regions = [self.region(region, values, prefix) for region in op.regions]
+        # `self.renumbering` is that of the body that was just copied, if this op is an outermost shard_map.
         if outside is None and self.renumbering is not None:
             attributes.update(self.renumbering.refused)
         self.renumbering = outside

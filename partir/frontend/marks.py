@@ -105,6 +105,7 @@ _constrain_p = _primitive("partir_constrain", CONSTRAIN)
 
 
 def _tag_jvp(primals: Any, tangents: Any, *, name: str) -> Any:
+    # Only the primal is tagged: a tag names one value, not its tangents and cotangents as well.
     return _tag_p.bind(primals[0], name=name), tangents[0]
 
 
@@ -117,7 +118,7 @@ def _constrain_transpose(cotangent: Any, _x: Any, *, axes: Any) -> Any:
 
 
 def _constrain_batch(args: Any, dims: Any, *, axes: Any) -> Any:
-    (position,) = dims
+    (position,) = dims  # the dim that vmap adds stays unconstrained
     return _constrain_p.bind(args[0], axes=(*axes[:position], (), *axes[position:])), position
 
 

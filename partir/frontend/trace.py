@@ -166,6 +166,7 @@ def _lower(
     for context in [mesh, None] if mesh is not None else [None]:
         try:
             with importing(), _context_mesh(context):
+                # Unused arguments are kept, so that the program's arguments are those of the call, by number.
                 traced = jax.jit(watched, keep_unused=True, **options.keywords()).trace(*shapes, **keywords)
                 _refuse_ordered(fun, traced)
                 with warnings.catch_warnings():

@@ -103,6 +103,7 @@ class _Lowering:
 
     def control(self, control: Control) -> None:
         """Write a `while`, `case` or optimization barrier on local values, with each carried value in the layout of its row."""
+        # Reshards for ops inside that the plan makes once, before the loop or branch is entered.
         for region in control.regions:
             for key in self.plan.hoisted.get(region.number, ()):
                 self.reshard(self.plan.reshards[key], self.plan.reshards[key].row, None)

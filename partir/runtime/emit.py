@@ -206,7 +206,7 @@ class _Emitter:
         for name, attr in op.attributes.items():
             if name != OpShardingRuleAttr.KEY and not name.startswith("partir."):
                 found[name] = self.attribute(attr)
-        if "channel_handle" in found:
+        if "channel_handle" in found:  # of a collective in the user's shard_map: its number may clash with ours
             found["channel_handle"] = self.handle()
         return found
 

@@ -205,7 +205,7 @@ class Executable:
             mesh=self.mesh,
             in_specs=tuple(self.in_specs),
             out_specs=self.out_specs,
-            check_vma=False,
+            check_vma=False,  # JAX cannot tell over which axes the results of our primitive vary
         )(*placed)
         return [
             jax.device_put(y, sharding) if leaf.memory else y

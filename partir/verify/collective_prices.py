@@ -59,6 +59,7 @@ class CollectivePrices:
         stride = max(1, group[1] - group[0]) if size > 1 else 1
         outer = max(1, math.ceil(self.devices / (size * stride)))
         made = Mesh([("outer", outer), ("group", size), ("inner", stride)])
+        # `innermost` names axes of the user's mesh, which the made-up mesh does not have.
         return Wiring(replace(self.target, innermost=()), made).link(("group",))
 
     def _permute(self, pairs: Groups) -> Link:

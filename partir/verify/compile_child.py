@@ -83,6 +83,7 @@ def _sharding(mesh: Mesh, leaf: Mapping[str, Any]) -> NamedSharding:
 def main(job_file: str, out: str) -> int:
     """Compile one job. Writes `program.hlo` and `said.json` (memory, optimal seconds) or, if that raises, `refused.txt`."""
     job = json.loads(Path(job_file).read_text())
+    # JAX in 32-bit mode would narrow such arguments, and the program's types would no longer match.
     if any("64" in leaf["dtype"] or "128" in leaf["dtype"] for leaf in (*job["arguments"], *job["results"])):
         jax.config.update("jax_enable_x64", True)
     try:

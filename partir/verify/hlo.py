@@ -221,7 +221,7 @@ class Module:
         beyond = {"LT": 0, "GT": 0, "NE": 0, "LE": 1, "GE": -1}.get(direction)
         if following is None or following == start or beyond is None:
             return None
-        distance = bound - start + beyond
+        distance = bound - start + beyond  # LE and GE run one iteration more than LT and GT
         return max(0, math.ceil(distance / (following - start)))
 
     def _start(self, where: Computation, tuple_: str, index: int) -> int | None:
@@ -250,7 +250,7 @@ class Module:
         if states[0] is not None and values[1] is not None:
             return states[0], values[1], direction
         if states[1] is not None and values[0] is not None:
-            turned = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
+            turned = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}  # bound < state is state > bound
             return states[1], values[0], turned.get(direction, direction)
         return None
 

@@ -146,7 +146,7 @@ def judge(compiled: Any, target: str | Target | None = None) -> Judgement:
 
 def judge_text(compilation: Compilation, target: Target, mesh: Mesh | None = None) -> Judgement:
     """Judge a compilation. `mesh` has the program's devices; its axis names are those that `target.innermost` refers to."""
-    target = replace(target, efficiency=Efficiency())
+    target = replace(target, efficiency=Efficiency())  # datasheet rates only
     module = Module.parse(compilation.text)
     partitions = _PARTITIONS.search(compilation.text[: compilation.text.index("\n")])
     devices = mesh.size if mesh is not None else int(partitions[1]) if partitions else 1

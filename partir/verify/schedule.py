@@ -70,6 +70,7 @@ class Reader:
             seconds = self._seconds(made, computation, event)
             ran.compute += seconds
             ran.seconds += seconds
+        # A collective that never ends here still has to finish before the caller goes on.
         ran.seconds = max(ran.seconds, free_at) if ends else ran.seconds
         return ran
 

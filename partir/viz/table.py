@@ -31,6 +31,7 @@ class Table:
         for row in self.rows:
             table.add_row(*(Text(cell) for cell in row))
         out = StringIO()
+        # A fixed width and no colours: reports are the same in terminals, files and tests.
         Console(file=out, width=WIDTH, color_system=None, highlight=False).print(table)
         lines = [line.rstrip() for line in out.getvalue().splitlines()]
         return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
