@@ -153,12 +153,12 @@ class Traced:
             Environment(self._start(mesh, fixed=True), targets_.get("cpu"), names)
         except SearchError:
             logger.warning(
-                "no schedule for %s, and no dim of an argument is free and divides over %s: no more of it is cut",
+                "no schedule for %s, and no free dim of an argument divides over %s: nothing more is sharded",
                 self.program.name,
                 ", ".join(names),
             )
             return []
-        logger.warning("no schedule for %s: searching one over %s", self.program.name, ", ".join(names))
+        logger.warning("no schedule for %s: searching for one over %s", self.program.name, ", ".join(names))
         return [Search(names)]
 
     def session(self, *, mesh: Any = None, target: Target | str | None = None) -> Session[Partitioned]:

@@ -122,7 +122,7 @@ def test_every_kind_of_argument_in_every_context(axis_type, context, placement, 
             return
         if (placement, inside, axis_type) == ("another mesh", "inside jit", "Auto") and jax.__version__ < "0.11":
             # A type that names another mesh cannot be taken to Auto axes by any function of this JAX.
-            with pytest.raises(partir.MeshError, match=r"params/w1 lies on another mesh(?s:.*)a=2, b=4"):
+            with pytest.raises(partir.MeshError, match=r"params/w1 is on another mesh(?s:.*)a=2, b=4"):
                 called(params, *batch)
             return
         actual = called(params, *batch)

@@ -218,8 +218,8 @@ def _act(module: ModuleOp, action: Action) -> None:
         raise NoEffectError(
             error_text(
                 f"{action} changes nothing",
-                why="what it speaks of is decided already, or not yet",
-                hint="what holds a tile off (replicate) goes before it, what changes one (cut, prefer) after it",
+                why="that is decided already, or it changes a decision that is not made yet",
+                hint="put partir-replicate before the tile that it prevents, partir-cut and partir-prefer after the tile",
             )
         )
     _replace(module, materialise(plan.make(after)))

@@ -83,7 +83,7 @@ class TileAttr(ParametrizedAttribute):
         """The type of one of `parts` equal parts. Raises VerifyException if the dim does not divide."""
         tensor, size = self._size(type)
         if parts < 1:
-            raise VerifyException(f"a cut into {parts} parts")
+            raise VerifyException(f"a tile with {parts} parts")
         if size % (self.outer_size * parts):
             blocks = f" in {self.outer_size} blocks" if self.outer_size > 1 else ""
             raise VerifyException(f"dim {self.position} of {tensor} does not divide by {parts} parts{blocks}")

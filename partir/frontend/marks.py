@@ -67,7 +67,7 @@ def constrain(x: Any, spec: PartitionSpec | Sequence[Any]) -> Any:
             raise ProgramError(
                 error_text(
                     f"cannot constrain a value of {rank} dims to {PartitionSpec(*spec)}",
-                    why=f"the spec speaks of {len(axes)} dims",
+                    why=f"the spec has entries for {len(axes)} dims",
                     hint="leave the last entries out",
                 )
             )

@@ -78,7 +78,7 @@ def stated(state: State, arguments: Arguments, roots: Sequence[Path], out: Any, 
             else:
                 chosen = _result(group, wanted, results)
             if chosen is not None and chosen not in free:
-                raise ProgramError(error_text(f"two arguments cannot both be handed on as {chosen.name}", where=group.name))
+                raise ProgramError(error_text(f"two arguments cannot both become {chosen.name}", where=group.name))
             if chosen is not None:
                 pairs += group.pairs(chosen)
                 free = [g for g in free if g is not chosen]
@@ -120,10 +120,14 @@ def _result(group: _Group, number: Any, results: Sequence[_Group]) -> _Group:
         other = there.get(path)
         raise ProgramError(
             error_text(
-                f"{group.name} cannot be handed on as result {number}",
+                f"{group.name} cannot become result {number} of the step",
                 where="/".join((group.name, *path)),
                 why=f"it is {dtype}{list(shape)}, "
-                + (f"that is {other[2]}{list(other[1])}" if other is not None else f"{found.name} has nothing at that path"),
+                + (
+                    f"the result is {other[2]}{list(other[1])}"
+                    if other is not None
+                    else f"{found.name} has nothing at that path"
+                ),
                 hint=f"state={{{group.name!r}: None}} for state that is only read",
             )
         )
@@ -265,9 +269,9 @@ def _line(group: _Group, result: str, is_state: bool, doubt: str, state: Collect
     """A line for the report: what was assumed of an argument, why it is in doubt, and the option that says otherwise."""
     if is_state:
         option = _state_option({i for i in state if i not in group.leaves}, groups)
-        return f"{group.name} is taken for state handed on as {result}: {doubt}; if it is an input: state={option}"
+        return f"{group.name} is taken for state that becomes {result}: {doubt}; if it is an input: state={option}"
     option = _state_option({*state, *group.leaves}, groups)
-    return f"{group.name} is taken for an input: {doubt}; if it is handed on as {result}: state={option}"
+    return f"{group.name} is taken for an input: {doubt}; if it is state that becomes {result}: state={option}"
 
 
 def _state_option(state: Collection[int], groups: Sequence[_Group]) -> str:

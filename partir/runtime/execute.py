@@ -336,8 +336,8 @@ def _enter(x: Any, sharding: NamedSharding, leaf: Leaf) -> Any:
         if jax.__version_info__ < (0, 11) and Mesh.of(theirs) != Mesh.of(sharding.mesh):
             raise MeshError(
                 error_text(
-                    f"{leaf.name} lies on another mesh than it is partitioned over",
-                    where=f"inside an outer jit, which sees it on {Mesh.of(theirs)!r}",
+                    f"{leaf.name} is on another mesh than it is partitioned over",
+                    where=f"inside an outer jit, where it is on {Mesh.of(theirs)!r}",
                     why=f"jax {jax.__version__} cannot move it there to the axes of type Auto of {Mesh.of(sharding.mesh)!r}",
                     hint="jax.device_put it before the outer jit, axes of type Explicit, or a newer jax",
                 )

@@ -71,7 +71,7 @@ def test_text_goes_round(body: str) -> None:
     ("wrong", "message"),
     [
         ('partir.loop "data"=0 [] (%j) {\npartir.yield\n}', 'loop over "data" of size 0'),
-        (LOOP.replace('"data"=4', '"data"=0'), "a cut into 0 parts"),
+        (LOOP.replace('"data"=4', '"data"=0'), "a tile with 0 parts"),
         (LOOP.replace("[tile<0>, reduce<add>, any]", "[tile<0>]"), "3 results, 1 entries in results_as and 3 yielded"),
         (LOOP.replace("[tile<0>,", "[tile<1>,"), "result 0 is tensor<8x16xf32>, but 4 x tensor<2x16xf32> as tile<1> make"),
         (LOOP.replace("[tile<0>,", "[any,"), "4 x tensor<2x16xf32> as any make tensor<2x16xf32>"),

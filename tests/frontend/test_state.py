@@ -246,8 +246,8 @@ def test_stated_state_lies_as_it_went_in(x64, rng):
         (["wight"], 'no argument matches "wight"'),
         ([3], "state=3 names no argument"),
         ({"w": 2}, "state={'w': 2} names no result"),
-        ({"w": 0}, "w cannot be handed on as result 0"),
-        ({"w": 1, "v": 1}, "two arguments cannot both be handed on as result/1"),
+        ({"w": 0}, "w cannot become result 0 of the step"),
+        ({"w": 1, "v": 1}, "two arguments cannot both become result/1"),
     ],
 )
 def test_state_that_cannot_be_is_refused(state, says):
@@ -263,9 +263,9 @@ def test_an_argument_of_another_shape_than_its_result_names_both():
     with pytest.raises(ProgramError) as raised:
         traced(lambda p, x: ({"w": x @ p["w"]}, x), {"w": shape(16, 16)}, shape(64, 16), state={"p": 0})
     assert str(raised.value).splitlines() == [
-        "p cannot be handed on as result 0",
+        "p cannot become result 0 of the step",
         "  where   p/w",
-        "  why     it is float32[16, 16], that is float32[64, 16]",
+        "  why     it is float32[16, 16], the result is float32[64, 16]",
         "  try     state={'p': None} for state that is only read",
     ]
 
