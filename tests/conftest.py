@@ -1,6 +1,7 @@
 """Eight virtual CPU devices, seeds, 64-bit mode where asked for, and golden tables."""
 
 import difflib
+import gc
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -25,6 +26,9 @@ os.environ["XLA_FLAGS"] = " ".join([given, *(flag for flag in XLA_FLAGS if flag.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 
+# Python looks for cycles after every 700 objects, among all there are every now and then: an eighth of the whole time.
+gc.set_threshold(50_000, 10, 10)
+
 GOLDEN = Path(__file__).parent / "golden"
 
 # The same examples in every run; no deadline, because the first call of anything compiles.
@@ -44,6 +48,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr == "core" and collection_path.match("test_*.py"):
         return "pytest.mark.core" not in collection_path.read_text() or None
     return None
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no reason to look at it again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
