@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from partir.dialect.core import AnyAttr, PartAttr, ReduceAttr, TileAttr
 from partir.sharding.atoms import OpShape
 from partir.sharding.plan import Plan
+from partir.sharding.indices import FactorId, LocalFactor, RowIndex
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import OpRow
 
@@ -100,7 +101,7 @@ class Nests:
         for axis in self.assignment.mesh.names:
             winners = self.assignment.winners[axis]
             for row in (winners >= 0).nonzero()[0].tolist():
-                factor = int(winners[row]) + self.atoms.atom_count - self.atoms.factor_start[row]
+                factor = self.atoms.local_factor(row, FactorId(int(winners[row])))
                 found[row] = (*found.get(row, ()), (axis, factor))
         return found
 
@@ -108,9 +109,8 @@ class Nests:
         """Cuts by the time of their claim, the earliest first."""
         if len(cuts) < 2:
             return cuts
-        first = self.atoms.factor_start[position] - self.atoms.atom_count
-        class_of, order = self.assignment.classes.of_factor, self.assignment.reach.order
-        return tuple(sorted(cuts, key=lambda cut: int(order[cut[0]][class_of[first + cut[1]]])))
+        classes, order = self.assignment.classes.of_row(position), self.assignment.reach.order
+        return tuple(sorted(cuts, key=lambda cut: int(order[cut[0]][classes[cut[1]]])))
 
 
 def nest_of(

@@ -27,8 +27,9 @@ from partir.cost.wiring import Wiring
 from partir.mesh import Mesh
 from partir.program import origin_of
 from partir.sharding.actions import Action, Addresses
-from partir.sharding.assignment import NEVER, Assignment
+from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import Atoms
+from partir.sharding.claims import NEVER
 from partir.sharding.plan import Plan, Reduction
 from partir.sharding.propagation import FactorAxes
 from partir.sharding.structure import Structure

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import SSAValue
 
@@ -23,11 +22,10 @@ from partir.errors import ProgramError, error_text
 from partir.mesh import Mesh
 from partir.sharding.actions import Action, Addresses, Tile
 from partir.sharding.atoms import Atoms, Join, OpShape, dealt
+from partir.sharding.indices import IntArray
 from partir.sharding.layout import Layout
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import OpRow, Tables, View
-
-IntArray = npt.NDArray[np.int64]
 
 Given = dict[str, int]
 """By axis, the sub-factor of a row that has it."""

@@ -19,9 +19,9 @@ from partir.program import Signature
 from partir.sharding.actions import Action, Addresses, GatherOnce, ReduceIn, Replicate
 from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import Atoms
-from partir.sharding.classes import IntArray
-from partir.sharding.groups import without_numbers
+from partir.sharding.indices import IntArray
 from partir.sharding.linear import splat_of
+from partir.sharding.scopes import without_numbers
 from partir.sharding.structure import Structure
 from partir.sharding.tables import Control, OpRow, RegionItems, Tables, View
 
@@ -167,7 +167,7 @@ class _Painter:
 
     def _rows(self) -> list[int]:
         tables, atoms, labels = self.tables, self.atoms, [*self.labels, -1]
-        of_factor = self.whole.classes.of_factor.tolist()
+        classes = self.whole.classes
         plain: dict[str, str] = {}
         held = self.whole.structure.wishes(self.whole.mesh).held
         colours: list[int] = []
@@ -179,7 +179,6 @@ class _Painter:
             name = plain.get(scope)
             if name is None:
                 name = plain[scope] = without_numbers(scope)
-            first = atoms.factor_start[position] - atoms.atom_count
             shape = atoms.shapes[position]
             key = (
                 row.op.name,
@@ -187,7 +186,7 @@ class _Painter:
                 row.kind,
                 tables.phase(row),
                 name,
-                tuple([labels[c] for c in of_factor[first : first + len(shape.sizes)]]),
+                tuple([labels[c] for c in classes.of_row(position)]),
                 tuple([view.dims if view is not None else self._constant_like(row, k) for k, view in enumerate(row.operands)]),
                 tuple([id(attr) for attr in row.op.properties.values()]),
                 tuple([id(r.type) for r in row.op.results]),
@@ -339,8 +338,15 @@ class _Smaller:
         sizes = [old.sizes_of[v] for v in self.kept_values]
         start = np.cumsum([0, *(sum(map(len, dims)) for dims in sizes)]).tolist()
         shapes = [old.shapes[r] for r in self.kept_rows]
-        factors = np.cumsum([start[-1], *(len(shape.sizes) for shape in shapes)]).tolist()
-        return Atoms(sizes, start[:-1], start[-1], shapes, factors[:-1], factors[-1])
+        factors = np.cumsum([0, *(len(shape.sizes) for shape in shapes)]).tolist()
+        return Atoms(
+            sizes_of=sizes,
+            start=start[:-1],
+            atom_count=start[-1],
+            shapes=shapes,
+            factor_start=factors[:-1],
+            factor_count=factors[-1],
+        )
 
 
 @dataclass(eq=False)

@@ -7,13 +7,12 @@ decisions instead of hundreds.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 
 from partir.sharding.classes import Classes
-
-_NUMBER = re.compile(r"\d+")
+from partir.sharding.indices import ClassId
+from partir.sharding.scopes import without_numbers
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Group:
     """Classes that are one decision: their numbers in program order, their common size, and the scopes they live in
     (numbers taken out, deepest first)."""
 
-    classes: tuple[int, ...]
+    classes: tuple[ClassId, ...]
     size: int
     scopes: tuple[str, ...]
 
@@ -36,24 +35,21 @@ def find(classes: Classes) -> list[Group]:
     around: list[Counter[tuple[object, ...]]] = [Counter() for _ in range(classes.count)]
     scopes: list[Counter[str]] = [Counter() for _ in range(classes.count)]
     plain: dict[str, str] = {}
-    factor = 0
-    of_factor = classes.of_factor.tolist()
-    for row, shape in zip(tables.rows, atoms.shapes, strict=True):
+    for position, row in tables.each_row():
+        shape = atoms.shapes[position]
         scope = tables.scope(row)
         name = plain.get(scope)
         if name is None:
             name = plain[scope] = without_numbers(scope)
         phase = tables.phase(row)
-        for place in range(len(shape.sizes)):
-            class_ = of_factor[factor]
-            factor += 1
+        for place, class_ in enumerate(classes.of_row(position)):
             if class_ >= 0:
                 around[class_][row.op.name, phase, name, id(shape), place] += 1
                 scopes[class_][name] += 1
-    found: dict[object, list[int]] = {}
+    found: dict[object, list[ClassId]] = {}
     for class_, surroundings in enumerate(around):
         if surroundings:
-            found.setdefault((classes.size[class_], frozenset(surroundings.items())), []).append(class_)
+            found.setdefault((classes.size[class_], frozenset(surroundings.items())), []).append(ClassId(class_))
     return [
         Group(tuple(members), classes.size[members[0]], _by_depth(scopes[members[0]])) for members in sorted(found.values())
     ]
@@ -61,12 +57,3 @@ def find(classes: Classes) -> list[Group]:
 
 def _by_depth(scopes: Counter[str]) -> tuple[str, ...]:
     return tuple(sorted(scopes, key=lambda name: (-name.count("/"), -scopes[name], name)))
-
-
-def without_numbers(scope: str) -> str:
-    """A scope as it is the same in every layer.
-
-    >>> without_numbers("layer_11/attention-block/query")
-    'layer_*/attention-block/query'
-    """
-    return _NUMBER.sub("*", scope)

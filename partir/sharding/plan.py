@@ -20,6 +20,7 @@ from partir.program import Leaf
 from partir.sharding import reshard, unreduced
 from partir.sharding.assignment import Assignment, Fixed
 from partir.sharding.constraints import manual_layouts
+from partir.sharding.indices import FactorId
 from partir.sharding.layout import Axes, DimLayout, Layout, expressible, replicated
 from partir.sharding.linear import is_one, is_zero, passing
 from partir.sharding.propagation import FactorAxes, Propagation
@@ -472,16 +473,16 @@ class _Planner:
             fixed = self.fixed.get(result)
             if fixed is not None:
                 dims = [view.dims[d] for d, own in enumerate(fixed) if axis in (own or ()) and view.dims[d] >= 0]
-                return self.propagation.flat(value, dims[0], 0) if dims and self.atoms.sizes_of[value][dims[0]] else None
+                return self.atoms.place_in_value(value, dims[0], 0) if dims and self.atoms.sizes_of[value][dims[0]] else None
             if argument is None:
                 return None
             axes = self.assignment.argument_axes[argument]
             for dim, source in enumerate(view.dims):
-                first, count = self.propagation.flat(argument, dim, 0), len(self.atoms.sizes_of[argument][dim])
+                first, count = self.atoms.place_in_value(argument, dim, 0), len(self.atoms.sizes_of[argument][dim])
                 for part, own in enumerate(axes[first : first + count]):
                     same = source >= 0 and self.atoms.sizes_of[argument][dim] == self.atoms.sizes_of[value][source]
                     if axis in own and same:
-                        return self.propagation.flat(value, source, part)
+                        return self.atoms.place_in_value(value, source, part)
             return None
         if slot < 0:
             return None
@@ -495,13 +496,13 @@ class _Planner:
             pieces = [p for dim in shape.slots[shape.operand_count] for p in (dim if dim is not None else (None,))]
             factor = pieces[atom]
         else:
-            winner = int(self.assignment.winners[axis][position])
-            factor = winner + self.atoms.atom_count - self.atoms.factor_start[position] if winner >= 0 else None
+            winner = FactorId(int(self.assignment.winners[axis][position]))
+            factor = self.atoms.local_factor(position, winner) if winner >= 0 else None
         if factor is None:
             return None
         for d, own in enumerate(shape.slots[slot]):
             if own is not None and view.dims[d] >= 0 and factor in own:
-                return self.propagation.flat(value, view.dims[d], own.index(factor))
+                return self.atoms.place_in_value(value, view.dims[d], own.index(factor))
         return None
 
     @property

@@ -5,13 +5,15 @@ Memoised by shape of op and axes: the layers of a model repeat, and so do these 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import OpShape
+from partir.sharding.indices import ClassId
 from partir.sharding.layout import Axes, Layout, canonical_dim, replicated
 from partir.sharding.tables import OpRow, View
 from partir.sharding.unreduced import Sums
@@ -41,11 +43,6 @@ class Propagation:
         self.atoms = assignment.structure.atoms
         self.by_axis = assignment.mesh.shape
         structure, mesh = assignment.structure, assignment.mesh
-        known: dict[str, NDArray[np.int64]] = structure.memo(mesh, "numbers")
-        if not known:
-            known["starts"] = np.array(self.atoms.factor_start, dtype=np.int64)
-            known["shapes"] = np.array([id(shape) for shape in self.atoms.shapes], dtype=np.int64)
-        self.starts, self.shape_ids = known["starts"], known["shapes"]
         self._own_memo: dict[tuple[int, ...], tuple[dict[str, int], FactorAxes]] = structure.memo(mesh, "own")
         self._cut_memo: dict[object, RowLayouts] = structure.memo(mesh, "cuts")
         self._layout_memo: dict[object, Layout] = structure.memo(mesh, "layouts")
@@ -62,12 +59,12 @@ class Propagation:
         winners = np.stack([self.assignment.winners[axis] for axis in names])
         rows = np.flatnonzero((winners >= 0).any(axis=0))
         winners = winners[:, rows]
-        factors = np.where(winners >= 0, winners + self.atoms.atom_count - self.starts[rows], -1)
+        factors = np.where(winners >= 0, winners - self.atoms.factor_starts[rows], -1)
         shared = (factors[:, None] == factors[None]).sum(axis=1) > 1
         orders = np.stack([self.assignment.reach.order[axis] for axis in names])
         orders = orders.argsort(axis=0, kind="stable").T @ len(names) ** np.arange(len(names))
         orders = np.where(shared & (winners >= 0), orders[classes.of_factor[winners]], -1)
-        keys = np.concatenate([self.shape_ids[None, rows], factors, orders]).T.tolist()
+        keys = np.concatenate([self.atoms.shape_ids[None, rows], factors, orders]).T.tolist()
         found: dict[int, dict[str, int]] = {}
         for row, key in zip(rows.tolist(), map(tuple, keys), strict=True):
             known = self._own_memo.get(key)
@@ -82,11 +79,11 @@ class Propagation:
         axes: list[list[str]] = [[] for _ in self.atoms.shapes[position].sizes]
         for axis, factor in taken.items():
             axes[factor].append(axis)
-        base = self.atoms.factor_start[position] - self.atoms.atom_count
+        classes: Sequence[ClassId] = ()
         for factor, own in enumerate(axes):
             if len(own) > 1:
-                class_ = int(self.assignment.classes.of_factor[base + factor])
-                own.sort(key=lambda axis: self.rank(class_, axis))
+                classes = classes or self.assignment.classes.of_row(position)
+                own.sort(key=partial(self.rank, classes[factor]))
         return tuple(map(tuple, axes))
 
     def rank(self, class_: int, axis: str) -> int:
@@ -147,11 +144,8 @@ class Propagation:
             if pieces is not None and view.dims[d] >= 0:
                 for k, piece in enumerate(pieces):
                     if not shape.closed[piece]:
-                        own[piece] = source[self.flat(view.source, view.dims[d], k)]
+                        own[piece] = source[self.atoms.place_in_value(view.source, view.dims[d], k)]
         return tuple(own) if any(own) else ()
-
-    def flat(self, value: int, dim: int, part: int) -> int:
-        return sum(len(sizes) for sizes in self.atoms.sizes_of[value][:dim]) + part
 
     def layout_of(self, value: int, axes: FactorAxes) -> Layout:
         """The layout of a value from the axes of its atoms."""

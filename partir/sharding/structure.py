@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from partir.collector import paused
 from partir.mesh import Mesh
 from partir.program import Program
@@ -22,9 +20,10 @@ from partir.sharding import constraints, groups
 from partir.sharding import tables as tables_
 from partir.sharding.actions import Addresses
 from partir.sharding.atoms import Atoms, Join
-from partir.sharding.classes import Classes, IntArray
+from partir.sharding.classes import Classes
 from partir.sharding.constraints import Wishes
 from partir.sharding.groups import Group
+from partir.sharding.indices import ClassId
 from partir.sharding.tables import Tables, View
 
 
@@ -58,7 +57,7 @@ class Structure:
 
     def classes(self, cuts: frozenset[tuple[int, int]] = frozenset()) -> Classes:
         if cuts not in self._classes:
-            self._classes[cuts] = classes_.build(self.tables, self.atoms, cuts)
+            self._classes[cuts] = classes_.build(self.tables, self.atoms, self.addresses, cuts)
         return self._classes[cuts]
 
     def joined(self, joins: Iterable[Join]) -> Structure:
@@ -99,28 +98,21 @@ class Structure:
 
     def _is_summed(self, value: int, dim: int) -> bool:
         """Whether a contraction of the forward pass sums over the class of a dim, and neither side is made of parameters."""
-        nodes, classes = self.atoms.atoms_of(value, dim), self.classes()
-        if not nodes:
-            return True
-        return int(classes.of_node[nodes[0]]) in self._summed
+        return not self.atoms.atoms_of(value, dim) or self.classes().class_of(value, dim) in self._summed
 
     @cached_property
-    def _summed(self) -> frozenset[int]:
-        found: set[int] = set()
+    def _summed(self) -> frozenset[ClassId]:
+        """The classes that a contraction of two activations sums over in the forward pass."""
+        found: set[ClassId] = set()
         classes = self.classes()
-        for position, row in enumerate(self.tables.rows):
+        for position, row in self.tables.each_row():
             if row.op.name != "stablehlo.dot_general" or self.tables.phase(row) != "forward":
                 continue
             if any(view is None or self.tables.of_state_alone[view.source] for view in row.operands):
                 continue
-            first, shape = self.atoms.factor_start[position], self.atoms.shapes[position]
-            found.update(int(classes.of_node[first + f]) for f, summed in enumerate(shape.reduction) if summed)
+            factors = zip(classes.of_row(position), self.atoms.shapes[position].reduction, strict=True)
+            found.update(class_ for class_, is_summed in factors if is_summed)
         return frozenset(found)
-
-    @cached_property
-    def factor_sizes(self) -> IntArray:
-        """The size of each sub-factor, rows in order [sub-factors] int64."""
-        return np.array([size for shape in self.atoms.shapes for size in shape.sizes], dtype=np.int64)
 
     @property
     def unjoined(self) -> Structure:

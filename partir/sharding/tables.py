@@ -16,10 +16,10 @@ says what belongs to which region.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, cast
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
@@ -28,6 +28,7 @@ from partir.dialect import constants
 from partir.dialect.kinds import LAYOUT, happens_once, is_pointwise
 from partir.dialect.sdy import ManualComputationOp
 from partir.program import Program, item_bytes, origin_of, type_bytes
+from partir.sharding.indices import RegionId, RowIndex, ValueIndex
 from partir.sharding.rule import Rule, rule_of, same_rule, shape_of
 
 Kind = Literal["constant_like", "view", "pass_through", "claim", "carry", "predicate"]
@@ -46,9 +47,12 @@ PASS_THROUGH = frozenset(
 
 @dataclass(frozen=True)
 class View:
-    """A value seen through views: `source` is a value index, `dims[d]` its dim that became dim d, or -1 for none."""
+    """A value seen through views: `dims[d]` is the dim of `source` that became dim d, or -1 for none.
 
-    source: int
+    x [8, 16] transposed and given a dim of size 1 in front is `View(x, (-1, 1, 0))`, of shape [1, 16, 8].
+    """
+
+    source: ValueIndex
     dims: tuple[int, ...]
 
 
@@ -155,7 +159,25 @@ class Tables:
     parent: list[int]
     trips: list[int]
 
-    def times(self, region: int) -> int:
+    @property
+    def arguments(self) -> Sequence[ValueIndex]:
+        """The values that are arguments."""
+        return cast("Sequence[ValueIndex]", range(self.argument_count))
+
+    def each_value(self) -> Sequence[ValueIndex]:
+        """All values, by number."""
+        return cast("Sequence[ValueIndex]", range(len(self.values)))
+
+    def each_row(self) -> Iterator[tuple[RowIndex, OpRow]]:
+        """All rows, with their numbers."""
+        return cast("Iterator[tuple[RowIndex, OpRow]]", enumerate(self.rows))
+
+    @property
+    def state(self) -> Sequence[tuple[ValueIndex, int]]:
+        """(argument, result) of state that the program updates: what one step returns is what the next one is given."""
+        return cast("Sequence[tuple[ValueIndex, int]]", self.program.signature.state)
+
+    def times(self, region: RegionId) -> int:
         """How often a region runs in one step: the product of the trip counts around it (an unknown one counts as 1)."""
         times = 1
         while region:
@@ -326,13 +348,17 @@ class Tables:
         """The bytes of one element of each value; 0 for tokens."""
         return [item_bytes(value.type) for value in self.values]
 
+    def itself(self, value: ValueIndex) -> View:
+        """A value as the view of itself."""
+        return View(value, tuple(range(len(self.shapes[value]))))
+
     def view_of(self, value: SSAValue) -> View | None:
         """What a value is a view of (itself, if of nothing else); None when it is constant-like."""
         owner = value.owner
         if isinstance(owner, Operation) and self.kinds.get(owner) == "constant_like":
             return None
         index = self.index_of[value]
-        return self.views.get(index) or View(index, tuple(range(len(self.shapes[index]))))
+        return self.views.get(index) or self.itself(index)
 
     def phase(self, row: OpRow) -> str:
         return origin_of(row.op).phase.data

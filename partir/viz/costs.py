@@ -9,7 +9,7 @@ from partir.cost.estimate import CollectiveCost, Estimate, estimate
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment
-from partir.sharding.groups import without_numbers
+from partir.sharding.scopes import without_numbers
 from partir.viz.report import bytes_text, seconds_text
 
 LARGEST = 4

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from partir.errors import PathError
 from partir.program import Leaf, origin_of
 from partir.sharding.actions import GatherOnce, Pin, ReduceIn, Replicate
-from partir.sharding.assignment import NEVER
+from partir.sharding.claims import NEVER
 from partir.sharding.layout import local_shape, spec_of, spec_text
 from partir.sharding.plan import COLLECTIVES, Plan, Reduction, Reshard
 from partir.viz.report import bytes_text
