@@ -49,7 +49,7 @@ class _Materialiser:
         program = self.tables.program
         self.copier = Copier(program.signature, program.body.args)
         self.nests = Nests(plan)
-        self.rows = {row.op: p for p, row in enumerate(self.tables.rows) if row.kind in ("claim", "pass_through")}
+        self.rows = {row.op: p for p, row in self.tables.each_row() if row.kind in ("claim", "pass_through")}
         self.loops = LoopWriter(plan)
 
     def run(self) -> Block:

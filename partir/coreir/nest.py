@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from partir.dialect.core import AnyAttr, PartAttr, ReduceAttr, TileAttr
 from partir.sharding.atoms import OpShape
+from partir.sharding.indices import FactorId, RowIndex
 from partir.sharding.plan import Plan
-from partir.sharding.indices import FactorId, LocalFactor, RowIndex
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import OpRow
 
@@ -75,7 +75,7 @@ class Nests:
         self.claimed = self._claimed()
         self._memo: dict[object, Nest] = {}
 
-    def of(self, position: int, row: OpRow) -> Nest | None:
+    def of(self, position: RowIndex, row: OpRow) -> Nest | None:
         """The loops around a row; None where it stands in none."""
         if row.op.name in IDENTITIES or row.kind in ("carry", "predicate"):
             return None
@@ -100,12 +100,12 @@ class Nests:
         found: dict[int, tuple[AxisFactor, ...]] = {}
         for axis in self.assignment.mesh.names:
             winners = self.assignment.winners[axis]
-            for row in (winners >= 0).nonzero()[0].tolist():
+            for row in map(RowIndex, (winners >= 0).nonzero()[0].tolist()):
                 factor = self.atoms.local_factor(row, FactorId(int(winners[row])))
                 found[row] = (*found.get(row, ()), (axis, factor))
         return found
 
-    def _in_order(self, position: int, cuts: tuple[AxisFactor, ...]) -> tuple[AxisFactor, ...]:
+    def _in_order(self, position: RowIndex, cuts: tuple[AxisFactor, ...]) -> tuple[AxisFactor, ...]:
         """Cuts by the time of their claim, the earliest first."""
         if len(cuts) < 2:
             return cuts

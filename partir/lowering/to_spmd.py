@@ -210,18 +210,18 @@ class _Lowering:
         if view is None:
             return self.remaker.constant_like(value, layout)
         source = self.instead.get((position, view.source))
-        key = self.plan.uses.get((position, slot))
-        if key is not None:
-            source = self.reshard(self.plan.reshards[key], position, None)
+        reshard = self.plan.reshard_for(position, slot)
+        if reshard is not None:
+            source = self.reshard(reshard, position, None)
         elif source is None:
             source = self.current[view.source]
         return self.remaker.view(value, layout, source, self.tables.values[view.source])
 
     def bring(self, position: int, slot: int, row: OpRow) -> None:
         """Make the reshards of a row's operands, all before the row."""
-        key = self.plan.uses.get((position, slot))
-        if key is not None:
-            self.reshard(self.plan.reshards[key], position, row)
+        reshard = self.plan.reshard_for(position, slot)
+        if reshard is not None:
+            self.reshard(reshard, position, row)
 
     def reshard(self, reshard: Reshard, position: int, row: OpRow | None) -> SSAValue:
         found = self.moved.get(id(reshard))

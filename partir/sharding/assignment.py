@@ -291,7 +291,7 @@ class Assignment:
         later = replace(claims, order=order, divides=divides)
         cut: dict[ClassId, int] = {}
         for axis, own in divides.items():
-            for class_ in np.flatnonzero(own).tolist():
+            for class_ in map(ClassId, np.flatnonzero(own).tolist()):
                 cut[class_] = cut.get(class_, 1) * self.mesh.size_of(axis)
         for (value, dim), places in self.structure.passages.items():
             source = self.class_of(value, dim)
@@ -431,7 +431,7 @@ class Assignment:
         for axis in self.mesh.names:
             wanted = np.flatnonzero(self.reach.divides[axis][classes.of_factor] == 1)
             by_row: dict[RowIndex, list[FactorId]] = {}
-            for factor in wanted.tolist():
+            for factor in map(FactorId, wanted.tolist()):
                 by_row.setdefault(RowIndex(int(classes.row_of_factor[factor])), []).append(factor)
             for row, factors in by_row.items():
                 if len(factors) > 1:

@@ -32,6 +32,12 @@ Reader = NewType("Reader", int)
 RegionId = NewType("RegionId", int)
 """A region of control flow, in `Tables.parent` and `Tables.trips`; 0 is the function itself."""
 
+NO_ROW = RowIndex(-1)
+"""What makes an argument: no row."""
+
+ROOT = RegionId(0)
+"""The function itself, outside all control flow."""
+
 AtomIndex = NewType("AtomIndex", int)
 """An indivisible part of a dim, among those of all values: `Atoms.start[value]` is the first of a value."""
 

@@ -20,11 +20,11 @@ from partir.sharding import constraints, groups
 from partir.sharding import tables as tables_
 from partir.sharding.actions import Addresses
 from partir.sharding.atoms import Atoms, Join
-from partir.sharding.classes import Classes
+from partir.sharding.classes import Classes, Ends
 from partir.sharding.constraints import Wishes
 from partir.sharding.groups import Group
-from partir.sharding.indices import ClassId
-from partir.sharding.tables import Tables, View
+from partir.sharding.indices import ClassId, ValueIndex
+from partir.sharding.tables import Tables
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Structure:
     joins: frozenset[Join] = frozenset()
     can_join: bool = True
     _joined: dict[frozenset[Join], Structure] = field(default_factory=dict[frozenset[Join], "Structure"])
-    _classes: dict[frozenset[tuple[int, int]], Classes] = field(default_factory=dict[frozenset[tuple[int, int]], Classes])
+    _classes: dict[Ends, Classes] = field(default_factory=dict[Ends, Classes])
     _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
     _memos: dict[tuple[Mesh, str], dict[Any, Any]] = field(default_factory=dict[tuple[Mesh, str], dict[Any, Any]])
 
@@ -55,7 +55,8 @@ class Structure:
         structure.classes()
         return structure
 
-    def classes(self, cuts: frozenset[tuple[int, int]] = frozenset()) -> Classes:
+    def classes(self, cuts: Ends = frozenset()) -> Classes:
+        """The classes of the program, with those ended that `Cut` actions end; made once for each set of them."""
         if cuts not in self._classes:
             self._classes[cuts] = classes_.build(self.tables, self.atoms, self.addresses, cuts)
         return self._classes[cuts]
@@ -70,15 +71,15 @@ class Structure:
         return self._joined[wanted]
 
     @cached_property
-    def passages(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    def passages(self) -> dict[tuple[ValueIndex, int], list[tuple[ValueIndex, int]]]:
         """By joined (value, dim), where its cut may go on at an op that splits it (or puts it together): the (value, dim) of
         its parts, outer ones first. Not in what two activations are contracted over: their product would have to be summed."""
-        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        found: dict[tuple[ValueIndex, int], list[tuple[ValueIndex, int]]] = {}
         before = self.unjoined.atoms.shapes
         for row, shape, whole in zip(self.tables.rows, self.atoms.shapes, before, strict=True):
             if shape is whole or shape.slots == whole.slots:
                 continue
-            views = [*row.operands, *(View(r, tuple(range(len(self.tables.shapes[r])))) for r in row.results)]
+            views = [*row.operands, *map(self.tables.itself, row.results)]
             rules = (*row.rule.operands, *row.rule.results)
             count = len(row.operands)
             for slot, (view, dims) in enumerate(zip(views, rules, strict=True)):
@@ -96,7 +97,7 @@ class Structure:
                                 places += [(other.source, e) for e in parts]
         return {joined: kept for joined, places in found.items() if (kept := [p for p in places if not self._is_summed(*p)])}
 
-    def _is_summed(self, value: int, dim: int) -> bool:
+    def _is_summed(self, value: ValueIndex, dim: int) -> bool:
         """Whether a contraction of the forward pass sums over the class of a dim, and neither side is made of parameters."""
         return not self.atoms.atoms_of(value, dim) or self.classes().class_of(value, dim) in self._summed
 

@@ -28,7 +28,7 @@ from partir.dialect import constants
 from partir.dialect.kinds import LAYOUT, happens_once, is_pointwise
 from partir.dialect.sdy import ManualComputationOp
 from partir.program import Program, item_bytes, origin_of, type_bytes
-from partir.sharding.indices import RegionId, RowIndex, ValueIndex
+from partir.sharding.indices import NO_ROW, ROOT, Reader, RegionId, RowIndex, ValueIndex
 from partir.sharding.rule import Rule, rule_of, same_rule, shape_of
 
 Kind = Literal["constant_like", "view", "pass_through", "claim", "carry", "predicate"]
@@ -69,9 +69,9 @@ class OpRow:
     kind: Kind
     rule: Rule
     operands: tuple[View | None, ...]
-    results: tuple[int, ...]
-    captured: tuple[int, ...] = ()
-    region: int = 0
+    results: tuple[ValueIndex, ...]
+    captured: tuple[ValueIndex, ...] = ()
+    region: RegionId = ROOT
 
     @property
     def slot_shapes(self) -> list[tuple[int, ...]]:
@@ -107,9 +107,9 @@ class OpRow:
 class RegionItems:
     """What runs in one region, in order: row numbers and inner controls; `arguments` and `returns` are its ends."""
 
-    number: int
-    items: list[int | Control] = field(default_factory=list["int | Control"])
-    arguments: tuple[int, ...] = ()
+    number: RegionId
+    items: list[RowIndex | Control] = field(default_factory=list["RowIndex | Control"])
+    arguments: tuple[ValueIndex, ...] = ()
     returns: tuple[SSAValue, ...] = ()
 
 
@@ -122,9 +122,9 @@ class Control:
     """
 
     op: Operation
-    carries: tuple[int, ...]
+    carries: tuple[RowIndex, ...]
     regions: tuple[RegionItems, ...]
-    predicate: int | None = None
+    predicate: RowIndex | None = None
     trips: int | None = None
 
 
@@ -132,11 +132,11 @@ class Control:
 class Accumulator:
     """A sum that a loop carries: in row `add` the body adds the value `addend` to its argument and hands the result back."""
 
-    carry: int
-    add: int
-    addend: int
-    argument: int
-    result: int
+    carry: RowIndex
+    add: RowIndex
+    addend: ValueIndex
+    argument: ValueIndex
+    result: ValueIndex
     trips: int
 
 
@@ -150,13 +150,13 @@ class Tables:
     rows: list[OpRow]
     outputs: list[View | None]
     kinds: dict[Operation, Kind]
-    views: dict[int, View]
-    index_of: dict[SSAValue, int]
+    views: dict[ValueIndex, View]
+    index_of: dict[SSAValue, ValueIndex]
     argument_count: int
-    producer: list[int]
+    producer: list[RowIndex]
     root: RegionItems
-    region_of: list[int]
-    parent: list[int]
+    region_of: list[RegionId]
+    parent: list[RegionId]
     trips: list[int]
 
     @property
@@ -173,6 +173,11 @@ class Tables:
         return cast("Iterator[tuple[RowIndex, OpRow]]", enumerate(self.rows))
 
     @property
+    def regions(self) -> Sequence[RegionId]:
+        """All regions of control flow, by number."""
+        return cast("Sequence[RegionId]", range(len(self.parent)))
+
+    @property
     def state(self) -> Sequence[tuple[ValueIndex, int]]:
         """(argument, result) of state that the program updates: what one step returns is what the next one is given."""
         return cast("Sequence[tuple[ValueIndex, int]]", self.program.signature.state)
@@ -185,7 +190,7 @@ class Tables:
             region = self.parent[region]
         return times
 
-    def is_inside(self, region: int, outer: int) -> bool:
+    def is_inside(self, region: RegionId, outer: RegionId) -> bool:
         """Whether a region lies in another, or is it."""
         while region != outer:
             if not region:
@@ -206,9 +211,9 @@ class Tables:
         return found
 
     @cached_property
-    def accumulators(self) -> dict[int, Accumulator]:
+    def accumulators(self) -> dict[RowIndex, Accumulator]:
         """The sums that loops carry, by the row of their addition. Nothing else reads what is carried."""
-        found: dict[int, Accumulator] = {}
+        found: dict[RowIndex, Accumulator] = {}
         for control in self.controls:
             for position in control.carries if len(control.regions) == 2 and control.op.name == "stablehlo.while" else ():
                 row = self.rows[position]
@@ -217,18 +222,25 @@ class Tables:
                 reads = self.uses[argument]
                 if back is None or self.uses[ignored] or len(reads) != 1 or reads[0][0] < 0:
                     continue
-                add, slot = reads[0]
+                add, slot = RowIndex(reads[0][0]), reads[0][1]
                 adding = self.rows[add]
                 other = adding.operands[1 - slot] if adding.op.name == "stablehlo.add" and slot in (0, 1) else None
                 if other is None or adding.results != (back.source,) or self.uses[back.source] != [(position, 1)]:
                     continue
-                found[add] = Accumulator(position, add, other.source, argument, result, control.trips or 8)
+                found[add] = Accumulator(
+                    carry=position,
+                    add=add,
+                    addend=other.source,
+                    argument=argument,
+                    result=result,
+                    trips=control.trips or 8,
+                )
         return found
 
     @cached_property
-    def scanned(self) -> frozenset[tuple[int, int]]:
+    def scanned(self) -> frozenset[tuple[ValueIndex, int]]:
         """(value, dim) pairs that the program walks along, one slice at a time: no tactic cuts those."""
-        found: set[tuple[int, int]] = set()
+        found: set[tuple[ValueIndex, int]] = set()
         for row in self.rows:
             if row.op.name not in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice") or row.operands[0] is None:
                 continue
@@ -238,18 +250,19 @@ class Tables:
         return frozenset(found)
 
     @cached_property
-    def uses(self) -> list[list[tuple[int, int]]]:
-        """For each value, the (row position, operand) pairs that read it; outputs read as row -1 - result index."""
-        uses: list[list[tuple[int, int]]] = [[] for _ in self.values]
+    def uses(self) -> list[list[tuple[Reader, int]]]:
+        """By value, the (reader, operand) pairs that read it; the operand is -1 for a row whose regions capture it."""
+        uses: list[list[tuple[Reader, int]]] = [[] for _ in self.values]
         for position, row in enumerate(self.rows):
+            reader = Reader(position)
             for slot, view in enumerate(row.operands):
                 if view is not None:
-                    uses[view.source].append((position, slot))
+                    uses[view.source].append((reader, slot))
             for value in row.captured:
-                uses[value].append((position, -1))
+                uses[value].append((reader, -1))
         for result, view in enumerate(self.outputs):
             if view is not None:
-                uses[view.source].append((-1 - result, 0))
+                uses[view.source].append((Reader(-1 - result), 0))
         return uses
 
     @cached_property
@@ -258,7 +271,7 @@ class Tables:
         return [row.passed_through for row in self.rows]
 
     @cached_property
-    def reads(self) -> list[tuple[tuple[int, View, int, bool], ...]]:
+    def reads(self) -> list[tuple[tuple[int, View, ValueIndex, bool], ...]]:
         """By row, the operands that are not constant-like: (slot, view, its source, whether the view is the identity)."""
         ranges = [tuple(range(rank)) for rank in range(1 + max(map(len, self.shapes), default=0))]
         return [
@@ -271,26 +284,27 @@ class Tables:
         ]
 
     @cached_property
-    def readers(self) -> list[tuple[int, ...]]:
-        """For each value, the rows that read it, each once, ascending; outputs read as row -1 - result index."""
+    def readers(self) -> list[tuple[Reader, ...]]:
+        """By value, what reads it, each once, ascending: results of the program first."""
         return [tuple(sorted({position for position, _ in uses})) for uses in self.uses]
 
     @cached_property
-    def once(self) -> frozenset[int]:
+    def once(self) -> frozenset[RowIndex]:
         """The rows that must happen once, on one device."""
-        return frozenset(position for position, row in enumerate(self.rows) if happens_once(row.op))
+        return frozenset(position for position, row in self.each_row() if happens_once(row.op))
 
     @cached_property
-    def manual(self) -> frozenset[int]:
+    def manual(self) -> frozenset[RowIndex]:
         """The rows that are a user's `shard_map`."""
-        return frozenset(position for position, row in enumerate(self.rows) if isinstance(row.op, ManualComputationOp))
+        return frozenset(position for position, row in self.each_row() if isinstance(row.op, ManualComputationOp))
 
     @cached_property
     def of_state_alone(self) -> list[bool]:
         """Whether a value is a parameter, or one only converted or reshaped: gathered anew in each phase that reads it."""
-        return self.made_of({i for i, leaf in enumerate(self.program.signature.arguments) if leaf.role == "state"})
+        leaves = self.program.signature.arguments
+        return self.made_of({i for i in self.arguments if leaves[i].role == "state"})
 
-    def made_of(self, arguments: Collection[int]) -> list[bool]:
+    def made_of(self, arguments: Collection[ValueIndex]) -> list[bool]:
         """Whether a value is one of these arguments, or one only converted, reshaped or sliced."""
         flags = [value in arguments for value in range(len(self.values))]
         for row in self.rows:
@@ -305,12 +319,12 @@ class Tables:
         return flags
 
     @cached_property
-    def read_in_phases(self) -> frozenset[int]:
+    def read_in_phases(self) -> frozenset[ValueIndex]:
         """The parameters that more than one phase reads outside loops, themselves or only converted or reshaped."""
-        root = list(range(len(self.values)))
-        found: set[int] = set()
-        for value, made in enumerate(self.of_state_alone):
-            if not made or self.region_of[value]:
+        root = list(self.each_value())
+        found: set[ValueIndex] = set()
+        for value in self.each_value():
+            if not self.of_state_alone[value] or self.region_of[value]:
                 continue
             if value >= self.argument_count:
                 view = self.rows[self.producer[value]].operands[0]
@@ -376,21 +390,21 @@ class _Builder:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.values: list[SSAValue] = []
-        self.index_of: dict[SSAValue, int] = {}
+        self.index_of: dict[SSAValue, ValueIndex] = {}
         self.kinds: dict[Operation, Kind] = {}
         self.constant_like: set[SSAValue] = set()
-        self.views: dict[int, View] = {}
+        self.views: dict[ValueIndex, View] = {}
         self.rows: list[OpRow] = []
-        self.producer: list[int] = []
-        self.region_of: list[int] = []
-        self.parent: list[int] = [0]
+        self.producer: list[RowIndex] = []
+        self.region_of: list[RegionId] = []
+        self.parent: list[RegionId] = [ROOT]
         self.trips: list[int] = [1]
 
     def run(self) -> Tables:
         block = self.program.body
-        root = RegionItems(0)
+        root = RegionItems(ROOT)
         for argument in block.args:
-            self.value(argument, 0)
+            self.value(argument, ROOT)
         self.block(block, root)
         outputs = [self.view_of(value) for value in root.returns]
         shapes = [shape_of(value.type) for value in self.values]
@@ -411,10 +425,10 @@ class _Builder:
             self.trips,
         )
 
-    def value(self, value: SSAValue, region: int) -> int:
-        index = self.index_of[value] = len(self.values)
+    def value(self, value: SSAValue, region: RegionId) -> ValueIndex:
+        index = self.index_of[value] = ValueIndex(len(self.values))
         self.values.append(value)
-        self.producer.append(-1)
+        self.producer.append(NO_ROW)
         self.region_of.append(region)
         return index
 
@@ -424,8 +438,8 @@ class _Builder:
         index = self.index_of[value]
         return self.views.get(index) or View(index, tuple(range(len(shape_of(value.type)))))
 
-    def row(self, row: OpRow) -> int:
-        position = len(self.rows)
+    def row(self, row: OpRow) -> RowIndex:
+        position = RowIndex(len(self.rows))
         for result in row.results:
             self.producer[result] = position
         self.rows.append(row)
@@ -457,30 +471,30 @@ class _Builder:
             results = tuple(self.index_of[r] for r in op.results)
             into.items.append(self.row(OpRow(index, op, kind, rule_of(op), operands, results, captured, into.number)))
 
-    def control(self, op: Operation, outer: int) -> Control:
+    def control(self, op: Operation, outer: RegionId) -> Control:
         self.kinds[op] = "carry"
         if op.name == "stablehlo.while":
             return self.loop(op, outer)
         if op.name == "stablehlo.optimization_barrier":
-            rows: list[int] = []
+            rows: list[RowIndex] = []
             for k, (operand, result) in enumerate(zip(op.operands, op.results, strict=True)):
                 ends = (self.view_of(operand),), (self.value(result, outer),)
                 rows.append(self.carry(op, k, *ends, outer))
             return Control(op, tuple(rows), ())
         predicate = self.row(OpRow(0, op, "predicate", SCALAR, (self.view_of(op.operands[0]),), (), (), outer))
         regions = [self.region(op, k, outer, 1) for k in range(len(op.regions))]
-        made: list[int] = []
+        made: list[RowIndex] = []
         for k, result in enumerate(op.results):
             branches = tuple(self.view_of(region.returns[k]) for region in regions)
             made.append(self.carry(op, k, branches, (self.value(result, outer),), outer))
         return Control(op, tuple(made), tuple(regions), predicate)
 
-    def loop(self, op: Operation, outer: int) -> Control:
+    def loop(self, op: Operation, outer: RegionId) -> Control:
         """Rows of the carried values come first, as the loop's arguments do; what the body hands back is filled in after it."""
         trips = trip_count(op)
         condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
         first, second = self.new_region(outer, 1), self.new_region(outer, trips or 1)
-        carries: list[int] = []
+        carries: list[RowIndex] = []
         for k, operand in enumerate(op.operands):
             results = (
                 self.value(condition.args[k], first.number),
@@ -503,22 +517,22 @@ class _Builder:
         op: Operation,
         number: int,
         operands: tuple[View | None, ...],
-        results: tuple[int, ...],
-        region: int,
-    ) -> int:
+        results: tuple[ValueIndex, ...],
+        region: RegionId,
+    ) -> RowIndex:
         rule = same_rule(shape_of(op.results[number].type), len(operands), len(results))
         return self.row(OpRow(number, op, "carry", rule, operands, results, (), region))
 
-    def region(self, op: Operation, number: int, outer: int, trips: int) -> RegionItems:
+    def region(self, op: Operation, number: int, outer: RegionId, trips: int) -> RegionItems:
         items = self.new_region(outer, trips)
         if op.regions[number].blocks:
             self.block(op.regions[number].blocks[0], items)
         return items
 
-    def new_region(self, outer: int, trips: int) -> RegionItems:
+    def new_region(self, outer: RegionId, trips: int) -> RegionItems:
         self.parent.append(outer)
         self.trips.append(trips)
-        return RegionItems(len(self.parent) - 1)
+        return RegionItems(RegionId(len(self.parent) - 1))
 
 
 RETURNS = frozenset({"func.return", "stablehlo.return"})
@@ -568,7 +582,9 @@ def _number(value: SSAValue | None) -> int | None:
     return None
 
 
-def _kind_of(op: Operation, constant_like: set[SSAValue], views: dict[int, View], index_of: dict[SSAValue, int]) -> Kind:
+def _kind_of(
+    op: Operation, constant_like: set[SSAValue], views: dict[ValueIndex, View], index_of: dict[SSAValue, ValueIndex]
+) -> Kind:
     name = op.name
     if name in ("stablehlo.constant", "stablehlo.iota"):
         return "constant_like"
@@ -609,8 +625,8 @@ def ints(op: Operation, name: str) -> tuple[int, ...]:
     return tuple(int(i) for i in attr.get_values())  # type: ignore[attr-defined]
 
 
-def _captured(op: Operation, index_of: dict[SSAValue, int], constant_like: set[SSAValue]) -> tuple[int, ...]:
-    found: dict[int, None] = {}
+def _captured(op: Operation, index_of: dict[SSAValue, ValueIndex], constant_like: set[SSAValue]) -> tuple[ValueIndex, ...]:
+    found: dict[ValueIndex, None] = {}
     for inner in op.walk():
         if inner is op:
             continue

@@ -130,7 +130,7 @@ def _side_by_side(structure: Structure) -> dict[ClassId, set[AtomIndex]]:
         position, class_ = int(classes.row_of_factor[factor]), ClassId(int(classes.of_factor[factor]))
         if tables.rows[position].op.name != "stablehlo.dot_general" or not roles.forward[position]:
             continue
-        place = _Place.of(structure, factor)
+        place = _Place.of(structure, FactorId(factor))
         if place.is_batching and sum(map(roles.of_parameters.__getitem__, place.sources)) == 1:
             values = [(structure.atoms.owner_of(atom)[0], atom) for atom in place.atoms]
             found.setdefault(class_, set()).update(atom for value, atom in values if roles.of_parameters[value])
@@ -152,7 +152,7 @@ def _reach(structure: Structure, class_: ClassId, stacked: set[AtomIndex]) -> tu
     gates: set[AtomIndex] = set()
     sends: set[AtomIndex] = set()
     for factor in np.flatnonzero(classes.of_factor == class_).tolist():
-        place = _Place.of(structure, factor)
+        place = _Place.of(structure, FactorId(factor))
         if not place.is_contraction:
             within.append(place.atoms)
         elif place.is_batching:
