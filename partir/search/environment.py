@@ -35,14 +35,17 @@ STEEP = 20.0
 
 @dataclass(frozen=True)
 class Decision:
-    """One move of a search: its actions, and what it is in words. `local_size` is the size of the dim it splits, on one device
-    before the move; a move that concerns no axis has axis ""."""
+    """One move of a search: a few actions that belong together."""
 
     kind: Kind
+    """What it does: "tile" a group, tile it for the optimizer's "state" alone, "prefer" a class somewhere, "gather" once."""
     axis: str
+    """The mesh axis; "" for a move that concerns none."""
     name: str
+    """The group, or what else is moved, in words; decisions of one group have one name."""
     actions: tuple[Action, ...]
     local_size: int = 0
+    """The size of the dim it splits, on one device before the move."""
 
     def __str__(self) -> str:
         what = f"optimizer state along {self.name}" if self.kind == "state" else self.name
@@ -50,6 +53,7 @@ class Decision:
 
 
 State = tuple[Decision, ...]
+"""The decisions taken after the start, in order: `()` is the start, `(*state, decision)` one decision more."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,7 @@ class Environment:
         return (*self.tiles(state), *self.prefers(state), *self.gathers(state))
 
     def tiles(self, state: State) -> tuple[Decision, ...]:
-        """The groups that can be cut next."""
+        """The groups that can be cut next: those that are not on an axis yet and whose local size still divides."""
         taken: dict[str, tuple[str, ...]] = {}
         for decision in state:
             if decision.kind in ("tile", "state"):
