@@ -32,15 +32,20 @@ Fixed = tuple[tuple[str, ...] | None, ...]
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Ordered `actions` on `mesh`, over one program's structure; `outputs` are (result, axes of each dim) that are fixed.
+    """What was decided of one program on one mesh: ordered actions, and what they imply. What a tactic is given.
 
-    `structure` is that of the program with the dims joined that the actions need (`Structure.joined`).
+    Immutable: `apply` makes another one. A tactic looks through the dims of inputs, parameters and results (`input_dims`,
+    `parameter_dims`, `result_dims`) and what the forward pass sums over (`forward_sums`); asks of a class whether it can be
+    split (`can_tile`, or `is_claimed`, `fits`); and names it in an action (`tile`).
     """
 
     structure: Structure
+    """What is known of the program before any decision, with the dims joined that the actions need (`Structure.joined`)."""
     mesh: Mesh
     actions: tuple[Action, ...] = ()
+    """In order: of two that want one axis at one place, the earlier has it."""
     outputs: tuple[tuple[int, Fixed], ...] = ()
+    """(result, axes of each dim) of the results whose layout is fixed, by `out_shardings`."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Assignment):
@@ -91,6 +96,7 @@ class Assignment:
         return frozenset(found)
 
     def _check(self, action: Action) -> None:
+        """Raise for an address, a dim or an axis that is not there."""
         if isinstance(action, ReduceIn):
             self.mesh.check(action.axis)
             return
@@ -120,6 +126,7 @@ class Assignment:
 
     @cached_property
     def classes(self) -> Classes:
+        """The dimension classes, ended where `Cut` actions say."""
         find = self.structure.addresses.find
         cuts = {(find(a.value), self.dim_of(find(a.value), a.dim)) for a in self.actions if isinstance(a, Cut)}
         return self.structure.classes(frozenset(cuts))
@@ -281,8 +288,12 @@ class Assignment:
 
     @cached_property
     def reach(self) -> Claims:
-        """The claims of the actions and what follows from them after all: where an op splits a joined dim, its axes go on to a
-        part of it; and what only a result reaches whose layout is fixed is made as it will leave."""
+        """The claims of the actions, and after all of them two kinds that follow:
+
+        - where an op splits a joined dim, its axes go on to a part: with `x.reshape(4, 16)` of 64 rows over 8 devices, the 64
+          cannot be cut as 4 x 16 over 8, so the 16 is;
+        - what only a result reaches whose layout is fixed (`outputs`) is made as it will leave.
+        """
         if not self.outputs and not self.structure.joins:
             return self.claims
         claims = self.claims
@@ -370,9 +381,12 @@ class Assignment:
 
     @cached_property
     def argument_axes(self) -> list[tuple[tuple[str, ...], ...]]:
-        """For each argument, per atom in order, the axes it is cut over, major first."""
+        """[arguments][atoms] the axes that each atom is cut over at the boundary, major first.
+
+        The atom whose class claimed an axis first has it, unless a `Replicate` came before that; a `Pin` says it outright.
+        """
         atoms, classes, tables = self.structure.atoms, self.classes, self.structure.tables
-        kept: dict[tuple[ValueIndex, str], int] = {}
+        kept: dict[tuple[ValueIndex, str], int] = {}  # by argument and axis, the position of the `Replicate` that keeps it
         for position, action in enumerate(self.actions):
             if isinstance(action, Replicate):
                 kept.setdefault((self.structure.addresses.find(action.value), action.axis), position)
@@ -452,7 +466,7 @@ class Assignment:
         return {action.axis: action.dtype for action in self.actions if isinstance(action, ReduceIn)}
 
     def same_effect(self, other: Assignment) -> bool:
-        """Whether two assignments decide the same at every op and argument (whatever their actions say)."""
+        """Whether two assignments decide the same at every op and argument, whatever their actions say."""
         return (
             self.argument_axes == other.argument_axes
             and self.gathered_once == other.gathered_once

@@ -35,23 +35,27 @@ class Roles:
 
 @dataclass(frozen=True)
 class Sum:
-    """A class that an op of the forward pass sums over.
-
-    `reads` says of what: "both" for a contraction of an activation with a parameter (or any other sum that reads both),
-    "activations" for attention, means and softmax, "parameters" for what is computed from parameters alone, "constants" where
-    all operands are.
-    """
+    """A class that an op of the forward pass sums over (or takes the maximum over, or looks up along)."""
 
     class_: ClassId
     row: RowIndex
     op: str
+    """The name of the op: "stablehlo.dot_general" for a matrix multiplication, "stablehlo.reduce" for means and maxima."""
     scope: str
+    """The named scope of the op: "layer_0/mlp-block/up"."""
     reads: Literal["constants", "parameters", "activations", "both"]
+    """What the op reads: "both" for an activation with a parameter, as in a dense layer; "activations" for attention, norms and
+    softmax; "parameters" for what is computed from parameters alone, "constants" where all operands are."""
+
+    @property
+    def is_contraction(self) -> bool:
+        """Whether it is a matrix multiplication or a convolution, and no sum, mean or maximum of one value."""
+        return self.op in MATRIX
 
     @property
     def is_projection(self) -> bool:
         """Whether it is a contraction with a parameter, as in a dense layer or a convolution."""
-        return self.reads == "both" and self.op in MATRIX
+        return self.reads == "both" and self.is_contraction
 
 
 _memo: WeakKeyDictionary[Structure, Roles] = WeakKeyDictionary()

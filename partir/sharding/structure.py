@@ -1,7 +1,11 @@
 """What is known of a program before any decision: its tables, atoms, classes, addresses and constraints.
 
 A structure may have dims *joined*: cut over more devices than some op has blocks of them, they are taken as one block, and
-the op reads them whole. Then its atoms and classes are others; the rest is shared.
+the op reads them whole. Then its atoms and classes are others; the rest is shared. `x.reshape(4, 16)` of x [64] on 8 devices:
+
+    as it is    the dim of x has atoms 4 and 16; a cut is of the outer one, and 4 does not divide by 8
+    joined      with `joins = {(x, 0, 8)}` it is one atom of 64, which does; the reshape, whose blocks differ, reads x whole
+    passages    {(x, 0): [(y, 0), (y, 1)]}: at y [4, 16] the cut goes on in the first part that divides by 8, the 16
 """
 
 from __future__ import annotations
@@ -29,18 +33,16 @@ from partir.sharding.tables import Tables
 
 @dataclass(eq=False)
 class Structure:
-    """What is known of a program before any decision: tables, atoms, classes, addresses. Built once, shared by all.
-
-    With `joins`, dims that are cut over more devices than an op has blocks of them keep no such blocks. `can_join` is false of
-    a program with its repeated parts taken once: it has the atoms of the whole.
-    """
+    """What is known of a program before any decision. Built once, shared by all assignments."""
 
     program: Program
     tables: Tables
     atoms: Atoms
     addresses: Addresses
     joins: frozenset[Join] = frozenset()
+    """The dims that keep no blocks, since they are cut over more devices than some op has blocks of them."""
     can_join: bool = True
+    """False of a program with its repeated parts taken once: it has the atoms of the whole."""
     _joined: dict[frozenset[Join], Structure] = field(default_factory=dict[frozenset[Join], "Structure"])
     _classes: dict[Ends, Classes] = field(default_factory=dict[Ends, Classes])
     _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
