@@ -64,11 +64,11 @@ class OpShape:
     """The sharding rule of one op with its factors split to match the atoms of what it touches; shared by all ops for which
     that comes out the same.
 
-    A dot_general `[i, k], [k, j] -> [i, j]` whose j of 768 is 12 heads of 64 has four factors: i, k, 12 and 64.
+    A matmul of x [16, 8] and w [8, 768], the 768 being 12 heads of 64, has four factors: i, 12, 64 and k.
 
-        sizes       (16, 8, 12, 64)
-        reduction   (False, True, False, False)
-        slots       ((0,), (1,))   ((1,), (2, 3))   ((0,), (2, 3))         lhs, rhs, result
+        sizes       (16, 12, 64, 8)
+        reduction   (False, False, False, True)
+        slots       x ((0,), (3,))    w ((3,), (1, 2))    result ((0,), (1, 2))
     """
 
     sizes: tuple[int, ...]

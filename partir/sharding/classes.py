@@ -141,12 +141,12 @@ Ends = frozenset[tuple[ValueIndex, int]]
 def build(tables: Tables, atoms: Atoms, addresses: Addresses, cuts: Ends = frozenset()) -> Classes:
     """Put the atoms and factors of a whole program into classes; `cuts` are where classes end.
 
-    A union is refused where an owner (a value, or a row) would come twice into one class. In `g = tanh(h @ w + x)`, then
-    `g @ w + x` of the same square w, writing v:d for dim d of a value and k, j for the factors of the two contractions:
+    A union is refused where an owner (a value, or a row) would come twice into one class. In `g = tanh(x @ w + x)` of a square w,
+    writing v:d for dim d of a value, and i, j, k for the factors of the contraction:
 
-        first all pointwise ops      {x:1, g:1, (h @ w):1, (g @ w):1}                 results, then operands
-        then the first contraction   j joins that class, and w:1 with it; k1 and w:0 are one of their own
-        then the second              k2 joins g:1; w:0 is to join k2, but w is in that class already, by w:1: refused
+        pointwise ops first    {x:1, (x @ w):1, g:1}                results, then operands
+        the contraction last   j joins that class by the result; k is to join it by x:1, but the row is in it by j: refused
+        so                     k and w:0 are a class of their own, w:1 is in that of x:1, and `refused` is [(x:1, k)]
     """
     parent = list(range(atoms.node_count))  # [nodes] the node that stands for it, or one nearer to that
     members: list[set[int] | None] = [None] * atoms.node_count  # [nodes] the owners in a class, at the node that stands for it

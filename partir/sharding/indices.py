@@ -4,7 +4,7 @@ A matmul `y = x @ w` with x [16, 8] and w [8, 32] is one row; its values, atoms,
 
     value   0: x           1: w           2: y              arguments first, then results in program order
     atom    0, 1           2, 3           4, 5              the indivisible parts of dims, value by value
-    factor  0: i (16)  1: k (8)  2: j (32)                  the index letters of the rows' rules, row by row
+    factor  0: i (16)  1: j (32)  2: k (8)                  the index letters of the rows' rules, row by row
     node    0..5 the atoms, 6..8 the factors                atoms and factors in one numbering, for the union-find
     class   0: {x:0, y:0, i}  1: {x:1, w:0, k}  2: {w:1, y:1, j}
 

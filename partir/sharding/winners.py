@@ -23,9 +23,9 @@ def winners(
 ) -> dict[str, IntArray]:
     """By axis, [rows] int64: the factor that has it at each row, or -1.
 
-    A matmul of x (class 0, claimed first) and w (class 2), both on "data", with factors i, k, j of classes 0, 1, 2:
+    A matmul of x (class 0, claimed first) and w (class 2), both on "data", with factors i, j, k of classes 0, 2, 1:
 
-        order of its factors   [0, NEVER, 1]
+        order of its factors   [0, 1, NEVER]
         least of its row       0, at factor i      and class 0 divides: i has "data" there
 
     `preferred` are, by axis, (factor, order) pairs that stand in for the order of claim.
