@@ -141,7 +141,7 @@ Ends = frozenset[tuple[ValueIndex, int]]
 def build(tables: Tables, atoms: Atoms, addresses: Addresses, cuts: Ends = frozenset()) -> Classes:
     """Put the atoms and factors of a whole program into classes; `cuts` are where classes end.
 
-    A union is refused where an owner (a value, or a row) would come twice into one class. In `g = tanh(x @ w + x)` of a square w,
+    A union is refused where an owner (a value, or a row) would come twice into one class. In `g = tanh(x @ w + x)`, w square,
     writing v:d for dim d of a value, and i, j, k for the factors of the contraction:
 
         pointwise ops first    {x:1, (x @ w):1, g:1}                results, then operands
