@@ -22,7 +22,7 @@ from partir.lowering.localise import Coordinates, localise, mask
 from partir.lowering.writer import Writer, uncollected
 from partir.sharding.layout import Axes
 from partir.sharding.plan import Plan, RowPlan
-from partir.sharding.tables import CONTROL
+from partir.sharding.table_builder import CONTROL
 
 PROPERTIES = "partir.properties"
 """On the outermost loop: those properties of the op that count elements of a dim which is cut, as they are of the whole op."""

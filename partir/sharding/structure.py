@@ -20,8 +20,7 @@ from partir.mesh import Mesh
 from partir.program import Program
 from partir.sharding import atoms as atoms_
 from partir.sharding import classes as classes_
-from partir.sharding import constraints, groups
-from partir.sharding import tables as tables_
+from partir.sharding import constraints, groups, table_builder
 from partir.sharding.actions import Addresses
 from partir.sharding.atoms import Atoms, Join
 from partir.sharding.classes import Classes, Ends
@@ -52,7 +51,7 @@ class Structure:
     @paused()
     def of(cls, program: Program) -> Structure:
         """Read a program, and find its atoms, classes and addresses."""
-        tables = tables_.build(program)
+        tables = table_builder.build(program)
         structure = cls(program, tables, atoms_.build(tables), Addresses(tables))
         structure.classes()
         return structure
