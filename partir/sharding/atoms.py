@@ -202,7 +202,7 @@ def build(tables: Tables, joins: Iterable[Join] = ()) -> Atoms:
 
 
 def _line_starts(tables: Tables) -> tuple[list[int], list[int]]:
-    """First line of each value and of each row: a line is a dim of a value or a factor of an op."""
+    """The first line of each value [values] and of each row [rows]: lines number the dims of values, then factors of rules."""
     value_start: list[int] = []
     line = 0
     for shape in tables.shapes:
@@ -218,12 +218,19 @@ def _line_starts(tables: Tables) -> tuple[list[int], list[int]]:
 def _split(tables: Tables, joins: Iterable[Join]) -> dict[int, Points]:
     """Split points per line, at the fixed point of all rules. Lines without a split are left out.
 
+    A line is a dim of a value or a factor of a row. Of `y = x @ w`, then y [16, 768] reshaped to z [16, 12, 64]:
+
+        products   y:1 = (factor of 12, factor of 64)     a dim that is made of several factors: a seed, split at 64
+        same       y:1 - j of the matmul - w:1            a dim and a factor that are one index: they share split points
+        points     {y:1: (64,), j: (64,), w:1: (64,)}
+
     A split point p of a line of n elements makes n / p blocks; where `joins` cut that line over d devices, d must divide them.
     """
     value_start, factor_start = _line_starts(tables)
-    same: dict[int, list[int]] = defaultdict(list)
+    same: dict[int, list[int]] = defaultdict(list)  # by line, those that are the same index
+    # By line, each (dim, its factors major first, their sizes) that it is part of, as the dim or as a factor.
     products: dict[int, list[tuple[int, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
-    seeds: list[int] = []
+    seeds: list[int] = []  # dims that are made of several factors
     for position, row in enumerate(tables.rows):
         rule, first = row.rule, factor_start[position]
         slots = [(view.source, view.dims, dims) for view, dims in zip(row.operands, rule.operands, strict=True) if view]
@@ -245,8 +252,8 @@ def _split(tables: Tables, joins: Iterable[Join]) -> dict[int, Points]:
                         products[factor_line].append((line, lines, sizes))
                     seeds.append(line)
     points: dict[int, Points] = {}
-    queue: deque[int] = deque()
-    whole: dict[int, tuple[int, int]] = {}
+    queue: deque[int] = deque()  # lines whose split points have changed, and are to be handed on
+    whole: dict[int, tuple[int, int]] = {}  # by joined line, its size and the devices that must divide its blocks
     for value, dim, devices in joins:
         size, stack = tables.shapes[value][dim], [value_start[value] + dim]
         while stack:
@@ -257,6 +264,7 @@ def _split(tables: Tables, joins: Iterable[Join]) -> dict[int, Points]:
                 stack += same[line]
 
     def add(line: int, new: Sequence[int]) -> None:
+        """Split a line at further points, as far as they fit."""
         if line in whole:
             size, devices = whole[line]
             new = [p for p in new if size // p % devices == 0]
@@ -284,7 +292,11 @@ def _split(tables: Tables, joins: Iterable[Join]) -> dict[int, Points]:
 
 
 def _merge(points: Points, new: Sequence[int]) -> Points:
-    """Add split points that divide, and are divided by, those already there; a point that does not fit is left out."""
+    """Add split points that divide, and are divided by, those already there; a point that does not fit is left out.
+
+    >>> _merge((64,), [128, 48])
+    (128, 64)
+    """
     merged = list(points)
     for point in new:
         if point not in merged and all(point % p == 0 or p % point == 0 for p in merged):

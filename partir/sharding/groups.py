@@ -30,8 +30,13 @@ class Group:
 
 
 def find(classes: Classes) -> list[Group]:
-    """The groups of all classes that touch an op, in program order of their first class."""
+    """The groups of all classes that touch an op, in program order of their first class.
+
+    Of two layers `tanh(x @ w0) @ w1` and `tanh(x @ w2) @ w3` in scopes `layer_0` and `layer_1`, the hidden classes are each
+    around {(dot_general, forward, layer_*, its shape, factor j): 1, (tanh, ..., dim 1): 1, (dot_general, ..., factor k): 1}.
+    """
     tables, atoms = classes.tables, classes.atoms
+    # [classes] how often each has a place at an op of a kind, phase, scope and shape; and in which scopes.
     around: list[Counter[tuple[object, ...]]] = [Counter() for _ in range(classes.count)]
     scopes: list[Counter[str]] = [Counter() for _ in range(classes.count)]
     plain: dict[str, str] = {}

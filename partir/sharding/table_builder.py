@@ -56,23 +56,24 @@ class _Builder:
         outputs = [self.view_of(value) for value in root.returns]
         shapes = [shape_of(value.type) for value in self.values]
         return Tables(
-            self.program,
-            self.values,
-            shapes,
-            self.rows,
-            outputs,
-            self.kinds,
-            self.views,
-            self.index_of,
-            len(block.args),
-            self.producer,
-            root,
-            self.region_of,
-            self.parent,
-            self.trips,
+            program=self.program,
+            values=self.values,
+            shapes=shapes,
+            rows=self.rows,
+            outputs=outputs,
+            kinds=self.kinds,
+            views=self.views,
+            index_of=self.index_of,
+            argument_count=len(block.args),
+            producer=self.producer,
+            root=root,
+            region_of=self.region_of,
+            parent=self.parent,
+            trips=self.trips,
         )
 
     def value(self, value: SSAValue, region: RegionId) -> ValueIndex:
+        """Number a value of a region."""
         index = self.index_of[value] = ValueIndex(len(self.values))
         self.values.append(value)
         self.producer.append(NO_ROW)
@@ -86,6 +87,7 @@ class _Builder:
         return self.views.get(index) or View(index, tuple(range(len(shape_of(value.type)))))
 
     def row(self, row: OpRow) -> RowIndex:
+        """Number a row, which makes its results."""
         position = RowIndex(len(self.rows))
         for result in row.results:
             self.producer[result] = position
@@ -93,6 +95,7 @@ class _Builder:
         return position
 
     def block(self, block: Block, into: RegionItems) -> None:
+        """Read the ops of a block, in order."""
         for index, op in enumerate(block.ops):
             if op.name in RETURNS:
                 into.returns = tuple(op.operands)
@@ -116,9 +119,20 @@ class _Builder:
             captured = _captured(op, self.index_of, self.constant_like) if op.regions else ()
             operands = tuple(self.view_of(v) for v in op.operands)
             results = tuple(self.index_of[r] for r in op.results)
-            into.items.append(self.row(OpRow(index, op, kind, rule_of(op), operands, results, captured, into.number)))
+            row = OpRow(
+                index=index,
+                op=op,
+                kind=kind,
+                rule=rule_of(op),
+                operands=operands,
+                results=results,
+                captured=captured,
+                region=into.number,
+            )
+            into.items.append(self.row(row))
 
     def control(self, op: Operation, outer: RegionId) -> Control:
+        """Read a `while`, `case` or optimization barrier that stands in region `outer`."""
         self.kinds[op] = "carry"
         if op.name == "stablehlo.while":
             return self.loop(op, outer)
@@ -128,7 +142,7 @@ class _Builder:
                 ends = (self.view_of(operand),), (self.value(result, outer),)
                 rows.append(self.carry(op, k, *ends, outer))
             return Control(op, tuple(rows), ())
-        predicate = self.row(OpRow(0, op, "predicate", SCALAR, (self.view_of(op.operands[0]),), (), (), outer))
+        predicate = self.predicate(op, op.operands[0], outer)
         regions = [self.region(op, k, outer, 1) for k in range(len(op.regions))]
         made: list[RowIndex] = []
         for k, result in enumerate(op.results):
@@ -152,7 +166,7 @@ class _Builder:
         first.arguments = tuple(self.index_of[a] for a in condition.args)
         second.arguments = tuple(self.index_of[a] for a in body.args)
         self.block(condition, first)
-        predicate = self.row(OpRow(0, op, "predicate", SCALAR, (self.view_of(first.returns[0]),), (), (), first.number))
+        predicate = self.predicate(op, first.returns[0], first.number)
         self.block(body, second)
         for position, value in zip(carries, second.returns, strict=True):
             row = self.rows[position]
@@ -167,16 +181,24 @@ class _Builder:
         results: tuple[ValueIndex, ...],
         region: RegionId,
     ) -> RowIndex:
+        """The row that ties the ends of one carried value together."""
         rule = same_rule(shape_of(op.results[number].type), len(operands), len(results))
-        return self.row(OpRow(number, op, "carry", rule, operands, results, (), region))
+        return self.row(OpRow(index=number, op=op, kind="carry", rule=rule, operands=operands, results=results, region=region))
+
+    def predicate(self, op: Operation, value: SSAValue, region: RegionId) -> RowIndex:
+        """The row that reads what decides how a `while` or `case` goes on."""
+        operands = (self.view_of(value),)
+        return self.row(OpRow(index=0, op=op, kind="predicate", rule=SCALAR, operands=operands, results=(), region=region))
 
     def region(self, op: Operation, number: int, outer: RegionId, trips: int) -> RegionItems:
+        """Read a region of an op."""
         items = self.new_region(outer, trips)
         if op.regions[number].blocks:
             self.block(op.regions[number].blocks[0], items)
         return items
 
     def new_region(self, outer: RegionId, trips: int) -> RegionItems:
+        """Number a region that runs so often each time the one around it runs."""
         self.parent.append(outer)
         self.trips.append(trips)
         return RegionItems(RegionId(len(self.parent) - 1))

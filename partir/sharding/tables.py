@@ -45,19 +45,19 @@ class View:
 
 @dataclass(eq=False)
 class OpRow:
-    """One op that decides or follows. `operands[i]` is the view read by operand i, or None where that operand is constant-like.
-
-    `index` is its place in its block (for a carry row, which of the carried values it is); `captured` are values its regions
-    read from outside; they are wanted replicated.
-    """
+    """One op that is partitioned, or one value that control flow carries."""
 
     index: int
+    """Its place in its block; for a carry row, which of the carried values it is."""
     op: Operation
     kind: Kind
+    """Whether it claims axes for itself, passes its operand's layout through, carries a value, or reads a predicate."""
     rule: Rule
     operands: tuple[View | None, ...]
+    """What each operand reads, seen through views; None where that is constant-like."""
     results: tuple[ValueIndex, ...]
     captured: tuple[ValueIndex, ...] = ()
+    """The values that its regions read from outside: they are wanted replicated."""
     region: RegionId = ROOT
 
     @property
@@ -92,7 +92,7 @@ class OpRow:
 
 @dataclass(eq=False)
 class RegionItems:
-    """What runs in one region, in order: row numbers and inner controls; `arguments` and `returns` are its ends."""
+    """What runs in one region, in order: rows, and inner controls."""
 
     number: RegionId
     items: list[RowIndex | Control] = field(default_factory=list["RowIndex | Control"])
@@ -117,34 +117,55 @@ class Control:
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A sum that a loop carries: in row `add` the body adds the value `addend` to its argument and hands the result back."""
+    """A sum that a loop carries: the body only adds to it, and nothing else reads it there.
+
+    while (%sum = 0, ...) do { return add %sum, %addend }
+    """
 
     carry: RowIndex
+    """The carry row of the sum."""
     add: RowIndex
+    """The row of the addition."""
     addend: ValueIndex
     argument: ValueIndex
+    """The body's argument, `%sum`."""
     result: ValueIndex
+    """What the loop returns."""
     trips: int
 
 
 @dataclass(eq=False)
 class Tables:
-    """Values are numbered arguments first, then results in program order; ops are numbered in program order."""
+    """Values are numbered arguments first, then results in program order; rows are numbered in program order.
+
+    `sin(x.T) + 1`, with x [4, 8]: values 0 (x), 1 (the constant), 2 (x.T), 3 (the sine), 4 (1, broadcast) and 5 (the sum).
+    Value 2 is in `views`; 1 and 4 are constant-like; row 0 is the sine, of `View(0, (1, 0))`, row 1 the addition.
+    """
 
     program: Program
     values: list[SSAValue]
+    """[values]"""
     shapes: list[tuple[int, ...]]
+    """[values] global shapes."""
     rows: list[OpRow]
+    """[rows]"""
     outputs: list[View | None]
+    """[results] what each result of the program is a view of; None where it is constant-like."""
     kinds: dict[Operation, Kind]
     views: dict[ValueIndex, View]
+    """The values that are views, each of what: never of another view."""
     index_of: dict[SSAValue, ValueIndex]
     argument_count: int
     producer: list[RowIndex]
+    """[values] the row that makes each; -1 for arguments, views and what is constant-like."""
     root: RegionItems
+    """What the function runs."""
     region_of: list[RegionId]
+    """[values] the region each is made in."""
     parent: list[RegionId]
+    """[regions] the region around each; 0 around the function itself."""
     trips: list[int]
+    """[regions] how often each runs in one run of the region around it."""
 
     @property
     def arguments(self) -> Sequence[ValueIndex]:
@@ -287,12 +308,12 @@ class Tables:
 
     @cached_property
     def of_state_alone(self) -> list[bool]:
-        """Whether a value is a parameter, or one only converted or reshaped: gathered anew in each phase that reads it."""
+        """[values] whether each is a parameter, perhaps converted or reshaped: gathered anew in each phase that reads it."""
         leaves = self.program.signature.arguments
         return self.made_of({i for i in self.arguments if leaves[i].role == "state"})
 
     def made_of(self, arguments: Collection[ValueIndex]) -> list[bool]:
-        """Whether a value is one of these arguments, or one only converted, reshaped or sliced."""
+        """[values] whether each is one of these arguments, or one only converted, reshaped or sliced."""
         flags = [value in arguments for value in range(len(self.values))]
         for row in self.rows:
             view = row.operands[0] if row.operands else None
@@ -324,7 +345,7 @@ class Tables:
 
     @cached_property
     def of_one_round(self) -> list[bool]:
-        """Whether a value is a slice that one round of a loop takes of a parameter, perhaps converted or reshaped."""
+        """[values] whether each is a slice that one round of a loop takes of a parameter, perhaps converted or reshaped."""
         flags = [False] * len(self.values)
         for row in self.rows:
             view = row.operands[0] if row.region and row.operands and row.results else None
@@ -334,7 +355,7 @@ class Tables:
 
     @cached_property
     def bytes_of(self) -> list[int]:
-        """The global bytes of each value."""
+        """[values] global bytes."""
         by_type: dict[int, int] = {}
         found: list[int] = []
         for value in self.values:
@@ -346,7 +367,7 @@ class Tables:
 
     @cached_property
     def item_bytes(self) -> list[int]:
-        """The bytes of one element of each value; 0 for tokens."""
+        """[values] the bytes of one element; 0 for tokens."""
         return [item_bytes(value.type) for value in self.values]
 
     def itself(self, value: ValueIndex) -> View:
@@ -362,7 +383,9 @@ class Tables:
         return self.views.get(index) or self.itself(index)
 
     def phase(self, row: OpRow) -> str:
+        """The phase of a row: "forward", "backward" or "recomputed"."""
         return origin_of(row.op).phase.data
 
     def scope(self, row: OpRow) -> str:
+        """The named scope of a row: "layer_0/mlp-block/up"."""
         return origin_of(row.op).scope.data
