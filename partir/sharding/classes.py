@@ -1,6 +1,6 @@
-"""Dimension classes: the atoms and sub-factors of a whole program that are sharded together (TOAST's names).
+"""Dimension classes: the atoms and factors of a whole program that are sharded together (TOAST's names).
 
-A union-find that refuses a union which would put two sub-factors of one op, or two atoms of one value, into one class; the
+A union-find that refuses a union which would put two factors of one op, or two atoms of one value, into one class; the
 refused place is where a reshard will be owed. The order of unions decides where refusals fall: pointwise ops first (results,
 then operands), then layout ops and reductions, contractions and gathers last, so that they land on the operands of
 attention's contractions, where a gather belongs.

@@ -1,7 +1,7 @@
 """Groups: classes that are the same decision in repeated layers, found by hashing their surroundings.
 
 Two classes belong together when they have the same size and the same ops around them: for each op the kind, the phase, the
-scope with numbers taken out, the shape of its rule and the sub-factor's place in it, counted. 24 layers then give about ten
+scope with numbers taken out, the shape of its rule and the factor's place in it, counted. 24 layers then give about ten
 decisions instead of hundreds.
 """
 

@@ -41,13 +41,16 @@ class Mask:
 
 @dataclass(eq=False)
 class RowPlan:
-    """How one op runs on slices: the axes of each sub-factor, the layout of each operand as the op reads it, of each
-    result, and the whole operands that must count once."""
+    """How one op runs on slices."""
 
     factor_axes: FactorAxes
+    """[factors] the axes of each."""
     operands: tuple[Layout, ...]
+    """How the op reads each operand."""
     results: tuple[Layout, ...]
+    """How it makes each result, before that is reduced."""
     masks: tuple[Mask, ...] = ()
+    """The whole operands that must count once, where the others are pieces of a sum."""
 
 
 @dataclass(eq=False)
@@ -136,6 +139,9 @@ def make(assignment: Assignment) -> Plan:
 
 
 class _Planner:
+    """The walk. Of each value it keeps how it lies (`layouts`), the axes of its atoms (`axes`), what it is unreduced over
+    (`sums`)."""
+
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self.structure = assignment.structure
@@ -328,6 +334,8 @@ class _Planner:
         return [] if neutral else [Mask(0, axes, kind)]
 
     def _use(self, position: RowIndex, slot: int, view: View, wanted: Layout, passed: Sums, row: OpRow) -> None:
+        """An operand that a row reads as `wanted`: owe the reshard where it lies otherwise, or is unreduced over more axes than
+        those `passed`."""
         source = view.source
         left = tuple(a for a in self.sums.get(source, {}) if a not in passed)
         after = self.propagation.source(view, wanted)
@@ -433,7 +441,7 @@ class _Planner:
         return step if dtype is None else replace(step, dtype=dtype)
 
     def _output(self, result: int, view: View | None) -> Layout:
-        """How a result leaves, with the reshard that it takes."""
+        """How a result leaves; and the reshard that it takes, where it lies otherwise."""
         wanted = result_layout(self.assignment, result, view, self.layouts, self.plan.arguments)
         if view is not None:
             after = self.propagation.source(view, wanted)
