@@ -5,11 +5,11 @@ RUN := .venv/.installed
 DEV := .venv/.installed-dev
 TPU := .venv-tpu/.installed
 
-.PHONY: help demo test test-all test-tpu lint format docs docs-check ops notebooks bench peers clean
+.PHONY: help demo test test-fast test-all test-tpu lint format docs docs-check ops notebooks bench peers clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo | test | test-all | test-tpu | lint | format | docs | docs-check | ops | notebooks | bench | peers | clean"
+	@echo "make demo | test | test-fast | test-all | test-tpu | lint | format | docs | docs-check | ops | notebooks | bench | peers | clean"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "partir needs Python 3.11 or later, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
@@ -31,9 +31,13 @@ test: $(DEV)
 	@if find tests/filecheck -name '*.mlir' | grep -q .; then $(BIN)/lit --quiet tests/filecheck; fi
 	$(BIN)/python -m pytest -n 2
 
-# The sweeps in full: every pair of specs of the obedience tests. Ten minutes.
+# For every change: all but what takes more than a few seconds a test. `pytest -m core`: what needs no JAX, in seconds.
+test-fast: $(DEV)
+	$(BIN)/python -m pytest -n 2 -m "not slow and not tpu and not gpu"
+
+# With every cell of the matrices that `make test` thins (tests/thinned.py).
 test-all: $(DEV)
-	PARTIR_TEST_ALL=1 $(BIN)/python -m pytest -n 2 tests/common/test_obedience.py
+	PARTIR_TEST_ALL=1 $(MAKE) test
 
 # libtpu makes every plain jax.devices() look for a TPU: it lives in an environment of its own.
 $(TPU): pyproject.toml | $(BIN)/python

@@ -1,6 +1,6 @@
 """Makes what the docs say about the code from the code: `make docs`; `--check` only compares (exit 1 if stale).
 
-- docs/architecture.md: between the two `modules` markers, each module with the first sentence of its docstring;
+- docs/architecture.md, docs/rooms/*.md: between the two `modules` markers, modules with the first sentence of their docstring;
 - docs/api.md: every public name of `partir` and `partir.zoo` with its signature and docstring, and what classes have to offer;
   an error if one has no docstring.
 """
@@ -12,7 +12,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +25,14 @@ ROOT = DOCS.parent
 BEGIN, END = "<!-- modules: made by docs/build.py -->", "<!-- /modules -->"
 
 
-def module_lines() -> Iterator[str]:
-    """One Markdown row per module of the package: its path and what it is for."""
+ROOMS = DOCS / "rooms"
+
+
+def module_lines(paths: Iterable[Path]) -> Iterator[str]:
+    """One Markdown row per module: its path and what it is for."""
     yield "| module | what it is for |"
     yield "|---|---|"
-    for path in sorted((ROOT / "partir").rglob("*.py")):
+    for path in sorted(paths):
         docstring = ast.get_docstring(ast.parse(path.read_text()))
         if docstring is None:
             if path.name == "__init__.py" and not path.read_text().strip():
@@ -38,13 +41,24 @@ def module_lines() -> Iterator[str]:
         yield f"| `{path.relative_to(ROOT)}` | {' '.join(docstring.split(chr(10) * 2)[0].split())} |"
 
 
-def architecture() -> str:
-    """docs/architecture.md with the list of modules renewed."""
-    text = (DOCS / "architecture.md").read_text()
+def with_modules(page: Path, paths: Iterable[Path]) -> str:
+    """A page with its list of modules renewed."""
+    text = page.read_text()
     if BEGIN not in text or END not in text:
-        sys.exit(f"docs/architecture.md has no markers\n  try     a line `{BEGIN}` and, below it, a line `{END}`")
+        sys.exit(f"{page.relative_to(ROOT)} has no markers\n  try     a line `{BEGIN}` and, below it, a line `{END}`")
     before, rest = text.split(BEGIN, 1)
-    return "\n".join([before + BEGIN, "", *module_lines(), "", END + rest.split(END, 1)[1]])
+    return "\n".join([before + BEGIN, "", *module_lines(paths), "", END + rest.split(END, 1)[1]])
+
+
+def rooms() -> Iterator[tuple[Path, str]]:
+    """docs/architecture.md with the modules above the rooms, and a page for each room. A room without a page is an error."""
+    package = ROOT / "partir"
+    yield DOCS / "architecture.md", with_modules(DOCS / "architecture.md", package.glob("*.py"))
+    for room in sorted(path.parent for path in package.glob("*/__init__.py")):
+        page = ROOMS / f"{room.name}.md"
+        if not page.exists():
+            sys.exit(f"docs/rooms has no page of {room.relative_to(ROOT)}")
+        yield page, with_modules(page, room.rglob("*.py"))
 
 
 def signature(value: Any) -> str:
@@ -104,9 +118,9 @@ def api() -> str:
 
 
 def main() -> None:
-    """Write both pages, or compare them with what is there."""
+    """Write the pages, or compare them with what is there."""
     stale: list[str] = []
-    for path, text in ((DOCS / "architecture.md", architecture()), (DOCS / "api.md", api())):
+    for path, text in (*rooms(), (DOCS / "api.md", api())):
         if path.exists() and path.read_text() == text:
             continue
         stale.append(str(path.relative_to(ROOT)))

@@ -1,10 +1,11 @@
-"""`partir.jit` and its stages: Traced -> Partitioned -> jax.stages.Lowered -> Compiled. No logic of its own."""
+"""`partir.jit`: the function that partitions itself when it is called, and its stages Traced -> Partitioned -> Lowered."""
 
 from __future__ import annotations
 
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,44 +15,47 @@ from partir.cost.target import Target
 from partir.errors import MeshError, ProgramError, error_text
 from partir.frontend.signature import static_names
 from partir.frontend.state import State
-from partir.frontend.trace import Options, abstract, name_of, trace
+from partir.frontend.trace import Options, abstract, name_of
 from partir.mesh import Mesh
 from partir.runtime.processes import agree
+from partir.setup import Schedule, Setup
 from partir.sharding.strategy import Strategy
 from partir.sharding.sums import dtype_name
-from partir.stages import Partitioned, Schedule, Traced
+from partir.stages import Partitioned, Traced
 from partir.tactics.committed import layouts_of
 
 
 class ReplanWarning(UserWarning):
-    """The first strategy did not fit new shapes; what fits was kept."""
+    """Warns that the strategy of the first call does not fit new shapes: decisions that do not fit were left out."""
+
+
+@dataclass(frozen=True)
+class FirstPlan:
+    """The decisions of the first call, which calls with other shapes replay.
+
+    `undivided` is the number of decisions that did not fit then because a dim does not divide, and `free` are the numbers of
+    the arguments that keep the sharding they come in with.
+    """
+
+    strategy: Strategy
+    undivided: int
+    free: frozenset[int]
 
 
 class Jitted:
-    """A function that partitions itself: what `partir.jit` returns. Called like the plain function."""
+    """The function that `partir.jit` returns. It is called like the plain function, and partitions itself for new shapes.
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        mesh: Any,
-        schedule: Schedule | None,
-        options: Options,
-        shardings: tuple[Any, Any],
-        compiler_options: Mapping[str, Any] | None,
-        target: Target | None,
-        reduce_dtype: str | None = None,
-    ) -> None:
+    `_cache` has the partitioned functions for each structure, shapes, static arguments and mesh; there are several if arguments
+    come in with different shardings. `_first` has the first plan of each program.
+    """
+
+    def __init__(self, fun: Callable[..., Any], options: Options, setup: Setup) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
-        self._mesh = mesh
-        self._schedule = schedule
         self._options = options
-        self._shardings = shardings
-        self._compiler_options = tuple((compiler_options or {}).items())
-        self._target = target
-        self._reduce_dtype = reduce_dtype
+        self._setup = setup
         self._cache: dict[Any, list[Partitioned]] = {}
-        self._first: list[tuple[Strategy, int, frozenset[int]]] = []
+        self._first: list[FirstPlan] = []
 
     def __repr__(self) -> str:
         return f"<partir.jit of {name_of(self._fun)}>"
@@ -80,25 +84,25 @@ class Jitted:
         return found.run(dynamic, keywords)
 
     def _dynamic(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Arguments and keywords without the static ones, and which those are."""
+        """The arguments and the keywords without the static ones, and the (positions, names) of static ones."""
         static = static_names(self._fun, self._options.static_argnums, self._options.static_argnames, len(args))
         dynamic = tuple(arg for i, arg in enumerate(args) if i not in static[0])
         return dynamic, {name: value for name, value in kwargs.items() if name not in static[1]}, static
 
     def _partition(self, traced: Traced) -> Partitioned:
-        """The first call plans by the schedule; new shapes replay that strategy, and say so where it does not fit."""
-        known = next((entry for entry in self._first if entry[0].suits(traced.program)), None)
+        """Partition for one call. The first call runs the schedule (all processes take process 0's result); calls with other
+        shapes replay its strategy, with a warning for decisions that do not fit."""
+        known = next((first for first in self._first if first.strategy.suits(traced.program)), None)
         if known is None:
             part = traced.partition()
             decided = Strategy.of(part.decided)
             agreed, free = agree(decided, part.free)
             if (agreed, free) != (decided, part.free):
                 part = traced.replay(agreed, free)
-            self._first.append((agreed, len(part.decided.claims.undivided), free))
+            self._first.append(FirstPlan(agreed, len(part.decided.claims.undivided), free))
             return part
-        strategy, undivided, free = known
-        part = traced.replay(strategy, free)
-        misfits = part.decided.claims.undivided[undivided:]
+        part = traced.replay(known.strategy, known.free)
+        misfits = part.decided.claims.undivided[known.undivided :]
         if misfits:
             warnings.warn(
                 error_text(
@@ -111,12 +115,10 @@ class Jitted:
         return part
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """Import the function for these arguments (arrays or ShapeDtypeStructs), once."""
-        mesh = self._mesh_now()
-        program = trace(self._fun, args, kwargs, self._options, platform=_platform(mesh), mesh=Mesh.of(mesh))
-        layouts = layouts_of(jax.tree.leaves(self._dynamic(args, kwargs)[:2]))
-        options = self._shardings, self._compiler_options, self._target, layouts, self._reduce_dtype
-        return Traced(program, mesh, self._schedule, *options)
+        """Import the function for these arguments (arrays or ShapeDtypeStructs)."""
+        setup = replace(self._setup, mesh=self._mesh_now())
+        leaves = jax.tree.leaves(self._dynamic(args, kwargs)[:2])
+        return Traced.of(self._fun, args, kwargs, options=self._options, setup=setup, leaves=leaves)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Trace, partition and lower: a `jax.stages.Lowered`."""
@@ -127,13 +129,13 @@ class Jitted:
         return jax.jit(self._fun, **self._options.keywords()).eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
-        """Forget everything traced, planned and compiled."""
+        """Forget everything that was traced, planned and compiled."""
         self._cache.clear()
         self._first.clear()
 
     def _mesh_now(self) -> Any:
-        if self._mesh is not None:
-            return self._mesh
+        if self._setup.mesh is not None:
+            return self._setup.mesh
         found = jax.sharding.get_abstract_mesh()
         if found.empty:
             raise MeshError(
@@ -144,7 +146,7 @@ class Jitted:
             )
         try:
             return jax.sharding.get_mesh()
-        except ValueError:  # an outer jit is being traced, in which JAX lets nobody ask for the concrete mesh
+        except ValueError:  # JAX does not give the concrete mesh while it traces an outer jit
             return found
 
 
@@ -153,14 +155,6 @@ def _aval_key(leaf: Any) -> Any:
     if isinstance(shape, jax.ShapeDtypeStruct):
         return shape.shape, shape.dtype, shape.weak_type
     return type(shape)
-
-
-def _platform(mesh: Any) -> str:
-    """What the program will run on: the platform of the mesh's devices, else JAX's default."""
-    if isinstance(mesh, jax.sharding.Mesh):
-        kind = str(mesh.devices.flat[0].platform)
-        return {"gpu": "cuda"}.get(kind, kind)
-    return {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
 
 
 def jit(
@@ -179,22 +173,23 @@ def jit(
     compiler_options: Mapping[str, Any] | None = None,
     reduce_dtype: Any = None,
 ) -> Any:
-    """Partition `fun` over `mesh` by `schedule`; called and staged like `jax.jit`.
+    """Partition `fun` over `mesh` by `schedule`. The result is called and staged like that of `jax.jit`.
 
-    `mesh` is a `jax.sharding.Mesh` (any axis types), `AbstractMesh` or `partir.Mesh`; None takes the one of `jax.set_mesh` at
-    the time of the call. `schedule` is a list of tactics and strategies. `target` is the machine that `estimate` and `report`
-    price the result on: a name such as "tpu_v3" (`partir.targets.names()`) or a `partir.targets.Target`. `in_shardings` and
-    `out_shardings` are trees of PartitionSpec, NamedSharding or None (open) and come before the schedule. `reduce_dtype` is the
-    dtype in which sums over devices of floating values are made, on each axis for which no tactic says another (None: that of
-    the values). The other options mean what they mean in `jax.jit`. Arguments are placed where they belong. Raises PartirError
-    with what, where, why and what to try.
+    `mesh` is a `jax.sharding.Mesh` (any axis types), `AbstractMesh` or `partir.Mesh`; None is the mesh of `jax.set_mesh` at the
+    time of the call. `schedule` is a list of tactics, strategies and actions; None searches for one. `target` is the machine
+    that `estimate` and `report` price the result on: a name such as "tpu_v3" (`partir.targets.names()`) or a
+    `partir.targets.Target`. `in_shardings` and `out_shardings` are trees of PartitionSpec, NamedSharding or None (open); they
+    take precedence over the schedule. `reduce_dtype` is the dtype that floating-point values are reduced over devices in, on
+    each axis for which no tactic says another (None: the dtype of the values). The other options mean what they mean in
+    `jax.jit`. Arguments with another sharding than the planned one are moved. Raises PartirError with what is wrong, where,
+    why, and what to try.
 
-    `state` says which arguments are state, what a step reads and hands on to the next; all others (but random keys) are then
-    inputs. It is a list of arguments, by number or by path pattern (`["params", "opt_state"]`), each of which becomes the
-    result of its structure, where there is one; or a mapping from arguments to the numbers of the results they become
-    (`{"params": 0, "opt_state": 1, "ema": None}`; None: it is read only). State and the result that it becomes lie alike.
-    Without it, state is what is donated to a result of its structure, or what the function updates: `report` has a line for
-    what was assumed.
+    `state` says which arguments are state: what a step reads and passes on to the next step. All others (except random keys)
+    are then inputs. It is a list of arguments by number or path pattern (`["params", "opt_state"]`), each of which is paired
+    with a result of its structure, if there is one; or a mapping from arguments to the numbers of their results
+    (`{"params": 0, "opt_state": 1, "ema": None}`; None: it is only read). A state argument and its result get the same
+    sharding. Without `state`, an argument is state if it is donated or updated, and a result has its structure; `report` has a
+    line for what was assumed.
     """
     if fun is None:
         return functools.partial(
@@ -219,4 +214,13 @@ def jit(
     options = Options(static_argnums, static_argnames, donate_argnums, donate_argnames, state)
     machine = None if target is None else targets.get(target)
     sums = None if reduce_dtype is None else dtype_name(reduce_dtype)
-    return Jitted(fun, mesh, schedule, options, (in_shardings, out_shardings), compiler_options, machine, sums)
+    setup = Setup(
+        mesh=mesh,
+        schedule=schedule,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        compiler_options=tuple((compiler_options or {}).items()),
+        target=machine,
+        reduce_dtype=sums,
+    )
+    return Jitted(fun, options, setup)

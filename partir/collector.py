@@ -1,4 +1,4 @@
-"""Python's cycle collector, kept from walking a large program over and over while it is being built."""
+"""Pauses Python's cycle collector while a large program is built."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Generator[None]:
-    """No collection of cycles within, also as a decorator.
+    """A context (or decorator) in which no cycles are collected.
 
-    Building IR makes millions of objects that all stay: each full collection walks every one of them and finds nothing,
-    which made the time to build 100,000 ops grow as the 1.4th power of their number. Objects without cycles are freed as ever.
+    Building IR makes millions of objects that all stay alive. Each full collection would walk all of them and find nothing,
+    which made the time to build 100,000 ops grow as the 1.4th power of their number. Reference counting still frees objects.
     """
     was_enabled = gc.isenabled()
     gc.disable()

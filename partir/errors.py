@@ -1,4 +1,4 @@
-"""The exception tree, and the one function that words an error: what, where, why, what to try."""
+"""The exceptions that partir raises, and the function that makes their messages: what is wrong, where, why, what to try."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class PartirError(Exception):
-    """Everything partir raises on purpose derives from this."""
+    """The base of all exceptions that partir raises on purpose."""
 
 
 class MeshError(PartirError, ValueError):
-    """An axis that is not in the mesh, or a mesh the machine cannot hold."""
+    """An axis that is not in the mesh, or a mesh with more devices than there are."""
 
 
 class PathError(PartirError, KeyError):
@@ -22,12 +22,15 @@ class PathError(PartirError, KeyError):
 
 
 class TilingError(PartirError, ValueError):
-    """A dim that is out of range, does not divide, or is tiled already."""
+    """A dim that is out of range, does not divide, or is sharded already."""
 
 
 class NoEffectError(PartirError, ValueError):
-    """A tactic that changed nothing. `held` are the decisions it would take that hold already, where it knows some: a schedule
-    goes on where the program's own shardings have taken them."""
+    """A tactic that changed nothing.
+
+    `held` are those of its decisions that hold already, as far as it knows them. If the program's own shardings made them, the
+    schedule continues without an error.
+    """
 
     def __init__(self, message: str, held: Sequence[Any] = ()) -> None:
         super().__init__(message)
@@ -51,23 +54,23 @@ class CompilerError(PartirError, RuntimeError):
 
 
 class MemoryLimitError(CompilerError):
-    """A program that, as its compiler says, does not fit into the memory of a device."""
+    """A program that does not fit into the memory of a device, as reported by its compiler."""
 
 
 class TargetError(PartirError, ValueError):
-    """A target that is not known, missing where one is needed, or described by numbers no machine has."""
+    """A target that is unknown, missing where one is needed, or described by impossible numbers."""
 
 
 class SearchError(PartirError, ValueError):
-    """A search that has nothing to decide, or settings that no search can have."""
+    """A search with nothing to decide, or with impossible settings."""
 
 
 class IRError(PartirError, ValueError):
-    """IR text or IR that breaks a rule of the dialect."""
+    """IR, or text of it, that breaks a rule of its dialect."""
 
 
 def error_text(what: str, *, where: str = "", why: str = "", hint: str = "") -> str:
-    """Word one error: a line that says what failed, then the labelled lines that apply.
+    """The message of one error: a line that says what failed, then labelled lines (where, why, try) for those that are given.
 
     >>> print(error_text("cannot tile x over mesh axis 'model'", why="7 does not divide by 2", hint="pad to 8"))
     cannot tile x over mesh axis 'model'
@@ -82,5 +85,5 @@ def error_text(what: str, *, where: str = "", why: str = "", hint: str = "") -> 
 
 
 def error_texts(messages: Sequence[str]) -> str:
-    """Join the messages of all offenders, each once, in the order found."""
+    """Join the messages of all offenders, without duplicates, in the order found."""
     return "\n".join(dict.fromkeys(messages))

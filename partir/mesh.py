@@ -1,4 +1,4 @@
-"""Mesh arithmetic: named axes with sizes, device coordinates and replica groups; needs no devices."""
+"""Logical meshes: named axes with sizes, device coordinates, replica groups, translation between meshes; needs no devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Mesh:
 
     axes: tuple[tuple[str, int], ...]
     device_ids: tuple[int, ...] = field(default=(), compare=False)
-    """The numbers of the devices in row-major order, where the mesh was made of devices; two meshes are equal without them."""
+    """The ids of the devices in row-major order, if the mesh was made of devices. Comparison ignores them."""
 
     def __init__(self, axes: Mapping[str, int] | Sequence[tuple[str, int]] = (), /, **sizes: int) -> None:
         pairs: tuple[tuple[str, Any], ...] = tuple(axes.items()) if isinstance(axes, Mapping) else tuple(axes)
@@ -53,7 +53,7 @@ class Mesh:
         return made if isinstance(mesh, Mapping) else made.on(_device_ids(mesh))
 
     def on(self, device_ids: Sequence[int]) -> Mesh:
-        """This mesh, made of these devices."""
+        """This mesh on these devices, in row-major order."""
         made = Mesh(self.axes)
         object.__setattr__(made, "device_ids", tuple(device_ids))
         return made
@@ -79,14 +79,14 @@ class Mesh:
         return math.prod(size for _, size in self.axes)
 
     def size_of(self, *axes: str) -> int:
-        """The number of devices along some axes, multiplied. Raises MeshError for a name that is not an axis."""
+        """The product of the sizes of some axes. Raises MeshError for a name that is not an axis."""
         shape = self.shape
         for axis in axes:
             self.check(axis)
         return math.prod(shape[axis] for axis in axes)
 
     def check(self, axis: str, where: str = "") -> None:
-        """Raise MeshError unless `axis` is an axis of this mesh; `where` says what names it."""
+        """Raise MeshError unless `axis` is an axis of this mesh; `where` says in the message what names it."""
         if axis not in self.names:
             raise MeshError(
                 error_text(
@@ -108,7 +108,7 @@ class Mesh:
             yield dict(zip(self.names, position, strict=True))
 
     def replica_groups(self, axes: Sequence[str]) -> list[list[int]]:
-        """Flat device numbers that take part in one collective over `axes`, first axis major.
+        """The replica groups of a collective over `axes`: lists of flat device numbers, in which the first axis is major.
 
         >>> Mesh(data=2, model=2).replica_groups(["data"])
         [[0, 2], [1, 3]]
@@ -126,8 +126,10 @@ class Mesh:
         return groups
 
     def translated(self, axes: Sequence[str], theirs: Mesh) -> tuple[str, ...] | None:
-        """The axes, major first, that cut over this mesh as `axes` cut over another one: each device gets the same piece. None
-        where no axes do. Over a mesh of other devices a name means the axis of that name and size here.
+        """The axes of this mesh (major first) that shard a dim as `axes` of another mesh do: each device gets the same shard.
+
+        None if there are no such axes. If the other mesh is of other devices, an axis is translated to the one of the same
+        name, which must have the same size.
 
         >>> Mesh(x=4, y=2).translated(["z"], Mesh(z=8)), Mesh(x=4, y=2).translated(["a"], Mesh(a=2, b=4))
         (('x', 'y'), None)
@@ -140,11 +142,10 @@ class Mesh:
         return tuple(axes) if all(self.shape.get(axis) == theirs.shape[axis] for axis in axes) else None
 
     def places_in(self, theirs: Mesh) -> list[int] | None:
-        """Where each device of this mesh stands in another mesh of the same devices, both in row-major order; None where the
-        devices are others.
+        """For each device of this mesh, its position in another mesh of the same devices (both in row-major order).
 
-        A mesh that was not made of devices stands for the same ones in the same order; where it has the axes of this one in
-        another order, for the devices of the same coordinates.
+        None if the other mesh is of other devices. A mesh that was not made of devices is taken to have the same ones: with the
+        same axes in any order, the device at the same coordinates; otherwise the device at the same position.
         """
         if theirs.size != self.size:
             return None
@@ -155,21 +156,25 @@ class Mesh:
         return [place[device] for device in ours] if place.keys() == set(ours) else None
 
     def places_by_name(self, theirs: Mesh) -> list[int] | None:
-        """Where another mesh of the same axes, in whatever order, has what stands here; None if it has others."""
+        """For each device, the position of the one at the same coordinates in a mesh with the same axes in any order.
+
+        None if the axes or their sizes differ.
+        """
         if sorted(theirs.axes) != sorted(self.axes):
             return None
         strides = {axis: theirs.stride_of(axis) for axis in theirs.names}
         return [sum(index * strides[axis] for axis, index in position.items()) for position in self.coordinates()]
 
     def cut_as(self, theirs: Mesh, axes: Sequence[str], places: Sequence[int]) -> tuple[str, ...] | None:
-        """The axes, major first, that cut over this mesh as `axes` over another in which its devices stand at `places`."""
+        """The axes (major first) that shard over this mesh as `axes` over another one, in which our devices have the positions
+        `places`; None if there are none."""
         if theirs.axes == self.axes and all(place == position for position, place in enumerate(places)):
             return tuple(axes)
         pieces = theirs.pieces(axes)
         return self.axes_of([pieces[place] for place in places])
 
     def pieces(self, axes: Sequence[str]) -> list[int]:
-        """Which piece each device has, in row-major order, of what is cut over `axes`, first axis major.
+        """For each device in row-major order: the number of its shard, of a dim that is sharded over `axes` (first axis major).
 
         >>> Mesh(data=2, model=2).pieces(["model"])
         [0, 1, 0, 1]
@@ -183,7 +188,7 @@ class Mesh:
         return found
 
     def axes_of(self, pieces: Sequence[int]) -> tuple[str, ...] | None:
-        """The axes, major first, over which each device has such a piece: the converse of `pieces`; None if there are none.
+        """The axes (major first) over which each device has the shard of this number: the inverse of `pieces`; None if none do.
 
         >>> Mesh(x=4, y=2).axes_of([0, 1, 2, 3, 4, 5, 6, 7]), Mesh(x=4, y=2).axes_of([7, 6, 5, 4, 3, 2, 1, 0])
         (('x', 'y'), None)
@@ -193,7 +198,8 @@ class Mesh:
         return axes if self.pieces(axes) == list(pieces) else None
 
     def described(self, other: Mesh) -> str:
-        """The mesh as messages name it beside another: with its devices where theirs is another order or they are others."""
+        """The mesh as text for messages beside another mesh: with its devices, if they differ from those or are in another
+        order."""
         if not self.device_ids or self.device_ids == (other.device_ids or tuple(sorted(self.device_ids))):
             return repr(self)
         first = ", ".join(map(str, self.device_ids[:8]))
@@ -207,7 +213,7 @@ class Mesh:
 
 @lru_cache(maxsize=64)
 def _device_ids(mesh: Any) -> tuple[int, ...]:
-    """The numbers of a mesh's devices; nothing for one that has none (an abstract mesh raises when it is asked)."""
+    """The ids of a mesh's devices; () for a mesh without devices (an abstract mesh raises when it is asked for them)."""
     try:
         devices = [] if mesh.empty else mesh.devices.flat
     except (AttributeError, ValueError):

@@ -1,4 +1,4 @@
-"""The one value that flows: a program imported from JAX, with the names its user knows it by."""
+"""The program that a JAX function is imported as: its StableHLO, and the names and roles of its arguments and results."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of the signature: its path from the argument (or result) name down, shape, dtype, and what it is for.
+    """One array of the signature: its path from the name of the argument (or result) down, its shape and dtype, and its role.
 
-    `role` is `state` for what a step hands to the next (or is named like it), `constant` for a closed-over array that
-    became an argument, else `input`. `donated` says that the caller gave the buffer away. `memory` is the kind of memory that
-    it is kept in, "" for the device's own.
+    `role` is "state" for what a step passes on to the next (or what is named like it) and for random keys, "constant" for a
+    closed-over array that became an argument, else "input". `donated` says that the caller donates the buffer. `memory` is the
+    memory kind it is kept in, "" for device memory.
     """
 
     path: Path
@@ -48,7 +48,8 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Signature:
-    """What goes in and out: leaves in flat order, and `state`, the pairs (argument, result) that are one state."""
+    """The arguments and results in flat order, and `state`: the pairs (argument, result) where the result is the argument's
+    next value."""
 
     arguments: tuple[Leaf, ...]
     results: tuple[Leaf, ...]
@@ -59,7 +60,7 @@ class Signature:
         return {result: argument for argument, result in self.state}
 
     def select(self, pattern: str) -> list[int]:
-        """The arguments a pattern names, in order. Raises PathError with the nearest paths when there is none."""
+        """The numbers of the arguments that a pattern names. Raises PathError, with similar paths, if there are none."""
         paths = [leaf.path for leaf in self.arguments]
         found = [i for i, path in enumerate(paths) if matches(pattern, path)]
         if not found:
@@ -68,10 +69,10 @@ class Signature:
 
 
 def matches(pattern: str, path: Path) -> bool:
-    """Whether a glob over levels names this leaf or an inner node above it.
+    """Whether a glob pattern over levels names this leaf, or a node above it.
 
-    `*` stands for anything within one level, `**` for any number of levels. Levels are pytree keys; one that itself holds
-    `/` (Haiku's module names) is matched whole by one part of the pattern, or piece by piece.
+    `*` matches anything within one level, `**` any number of levels. Levels are pytree keys. A key that itself has slashes
+    (Haiku's module names) is matched by one part of the pattern, or its pieces by as many parts.
 
     >>> matches("params/*/w", ("params", "mlp", "w")), matches("params", ("params", "mlp", "w"))
     (True, True)
@@ -106,7 +107,7 @@ def _match(pattern: Sequence[str], path: Path) -> bool:
 
 
 def no_match(pattern: str, paths: Iterable[Path], what: str = "argument") -> str:
-    """The message for a pattern that names nothing, with the nearest names offered."""
+    """The error message for a pattern that names nothing, with similar names as suggestions."""
     import difflib
 
     names = ["/".join(path) for path in paths]
@@ -123,13 +124,13 @@ def no_match(pattern: str, paths: Iterable[Path], what: str = "argument") -> str
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A function imported for one platform: its `main` in StableHLO with a sharding rule and an origin on each op.
+    """A function imported for one platform: its `main` in StableHLO, with a sharding rule and an origin on each op.
 
-    `constants` are the values of the arguments of role `constant` (the last ones); `assumed` says what was assumed of roles,
-    `notes` what is not done as written. `host` is whatever the runtime needs to run the program's host callbacks again, `trees`
-    the pytrees of a call, `again` imports the function for another platform and mesh: all opaque to the layers between.
-    `said_over` is the mesh over whose axes the import said what the function says over meshes of its own; None where it names
-    no others.
+    `constants` are the values of the last arguments, whose role is "constant". `assumed` has a line for each assumption about
+    roles, `notes` one for each request of the function that has no effect. `host` is what the runtime needs for the program's
+    host callbacks, `trees` are the pytrees of a call, and `again` imports the function for another platform and mesh; the
+    layers in between do not look into these three. `said_over` is the mesh to whose axes the import translated shardings over
+    other meshes that the function names; None if it names no others.
     """
 
     module: ModuleOp
@@ -154,7 +155,7 @@ class Program:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of what a strategy relies on: names, shapes, dtypes and the ops in order, not their numbers or lines."""
+        """A hash of the names, ranks and dtypes of all arguments and results: the same for other sizes, and for other ops."""
         digest = hashlib.sha256()
         for leaf in (*self.signature.arguments, *self.signature.results):
             digest.update(f"{leaf.name}:{len(leaf.shape)}:{leaf.dtype};".encode())
@@ -162,7 +163,7 @@ class Program:
 
     @cached_property
     def scopes(self) -> ScopeTree:
-        """The tree of named scopes, each with the number of ops directly in it."""
+        """The tree of named scopes, each with the number of ops directly in it (ops inside loops and branches do not count)."""
         root = ScopeTree("")
         for op in self.body.ops:
             root.insert(origin_of(op).scope.data)
@@ -170,7 +171,7 @@ class Program:
 
 
 def main_of(module: ModuleOp) -> FuncOp:
-    """The function that a module runs."""
+    """The function `main` of a module. Raises PathError if there is none."""
     for op in module.body.block.ops:
         if isinstance(op, FuncOp) and op.sym_name.data == "main":
             return op
@@ -181,14 +182,14 @@ _NOWHERE = OriginAttr.of("", "forward", "")
 
 
 def origin_of(op: Operation) -> OriginAttr:
-    """Where an op comes from: scope, phase and source line (empty when unknown)."""
+    """The scope, phase and source line that an op comes from (no scope and line, and forward, if it has no origin)."""
     found = op.attributes.get("partir.origin")
     return found if isinstance(found, OriginAttr) else _NOWHERE
 
 
 @dataclass
 class ScopeTree:
-    """One named scope: `name`, the `ops` directly in it, and its inner scopes by name."""
+    """One named scope: its `name`, the number of `ops` directly in it, and its inner scopes by name."""
 
     name: str
     ops: int = 0
@@ -202,7 +203,7 @@ class ScopeTree:
 
     @property
     def total(self) -> int:
-        """The ops in this scope and all scopes within it."""
+        """The number of ops in this scope and in all scopes within it."""
         return self.ops + sum(child.total for child in self.children.values())
 
     def lines(self, indent: int = 0) -> list[str]:
@@ -214,7 +215,7 @@ class ScopeTree:
 
 
 def type_bytes(type_: Any) -> int:
-    """The bytes of a tensor type, sub-byte elements rounded up to a byte; 0 for tokens."""
+    """The bytes of a tensor type; elements smaller than a byte count as one byte. 0 for tokens."""
     if not isinstance(type_, TensorType):
         return 0
     count = 1

@@ -1,4 +1,4 @@
-"""`partir.targets`: machines by name, `Target` to describe one's own, and targets as files."""
+"""The public module `partir.targets`: known machines by name, `Target` to describe another one, and targets as files."""
 
 from partir.cost.registry import get, names
 from partir.cost.target import Efficiency, Target, Wires

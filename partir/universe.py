@@ -1,7 +1,7 @@
-"""The xDSL plug-in (entry point `xdsl.universe`): our dialects and passes for `xdsl-opt` and `partir opt`.
+"""Registers partir's dialects and passes with xDSL (entry point `xdsl.universe`), for `xdsl-opt` and `partir opt`.
 
-`stablehlo` itself is not in here: xdsl-jax's plug-in brings one under that name, and xDSL refuses two. `partir opt`
-uses ours, which has every op JAX emits.
+Our `stablehlo` dialect is left out: xdsl-jax's plug-in has one of that name, and xDSL refuses two. `partir opt` uses ours,
+which has every op that JAX emits.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
     "partir-to-spmd": _pass("ToSpmdPass"),
     "spmd-simplify": _simplify,
 }
-"""By name, as in `-p`; each is read when it is first asked for."""
+"""Passes by their name in `-p`. Each is imported when it is first used, so that loading the plug-in is fast."""
 
 PARTIR_UNIVERSE = Universe(
     all_dialects={"partir": _partir, "spmd": _spmd, "sdy": _sdy, "chlo": _chlo},

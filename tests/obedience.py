@@ -21,6 +21,7 @@ from random_shardings import assert_laid
 
 import partir
 from partir.mesh import Mesh
+from partir.setup import Setup
 
 
 def _array(*shape: int) -> Any:
@@ -119,7 +120,8 @@ def planned(name: str, mesh: str, ask: Ask, traced: dict[str, partir.Traced]) ->
     known = traced.get(name)
     if known is None:
         known = traced[name] = step.trace(*args)
-    part = partir.Traced(known.program, devices, [], (ask.arguments, ask.result)).partition()
+    setup = Setup(mesh=devices, schedule=[], in_shardings=ask.arguments, out_shardings=ask.result)
+    part = partir.Traced(known.program, setup).partition()
     for spec, asked, x, leaf in zip(part.in_specs, ask.arguments, args, known.arguments, strict=True):
         assert_laid(asked, spec, x.ndim, leaf.name)
     assert_laid(ask.result, part.out_specs, len(known.program.signature.results[0].shape), "result")

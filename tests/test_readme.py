@@ -1,4 +1,4 @@
-"""What README.md shows is what happens: its Python blocks print what follows them, and its table counts right."""
+"""What README.md and docs/architecture.md show is what happens: Python blocks print what follows them, tables count right."""
 
 import contextlib
 import io
@@ -12,15 +12,17 @@ import partir
 from partir.cli.inputs import schedule_of
 from partir.viz.report import counts_text
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \|$", re.MULTILINE)
 
 pytestmark = pytest.mark.jax
 
 
-def test_python_blocks_print_what_follows_them() -> None:
-    blocks = BLOCK.findall(README)
+@pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/architecture.md", 1)])
+def test_python_blocks_print_what_follows_them(page: str, count: int) -> None:
+    blocks = BLOCK.findall((ROOT / page).read_text())
     expected = [text for (kind, _), (after, text) in pairwise(blocks) if (kind, after) == ("python", "text")]
 
     namespace: dict[str, object] = {}
@@ -31,7 +33,7 @@ def test_python_blocks_print_what_follows_them() -> None:
                 exec(text, namespace)
             printed.append(out.getvalue())
 
-    assert len(printed) == 2
+    assert len(printed) == count
     assert printed == expected
 
 
@@ -45,8 +47,11 @@ def test_the_table_of_collectives_counts_right() -> None:
     assert {schedule: counts_text(traced.partition(schedule_of(schedule)).collectives) for schedule in rows} == rows
 
 
-def test_the_files_it_points_to_are_there() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-    assert links
-    assert all((Path(__file__).parents[1] / link).exists() for link in links)
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_files_it_points_to_are_there(page: Path) -> None:
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link]
+
+    assert [link for link in links if link and not (page.parent / link).exists()] == []

@@ -1,1 +1,1 @@
-"""The command line: one file per subcommand."""
+"""The command line `partir`, with a file for each subcommand."""

@@ -1,4 +1,4 @@
-"""`partir calibrate`: fit a target's efficiency to times measured on this machine's device, or to a real compiler's figures."""
+"""`partir calibrate`: fits a target's efficiency to times measured on this machine's device, or to those of a real compiler."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from partir.zoo import Example
 
 SHARES = (1 / 16, 1 / 4, 1.0)
-"""How long programs take at the datasheet's peaks, of what --milliseconds says."""
+"""The times of programs at the datasheet's peak rates, as fractions of --milliseconds."""
 ROUNDS = 16
-"""Rounds of a chain of elementwise ops: enough that not memory but the vector unit is what it waits for."""
+"""The length of a chain of elementwise ops: enough to make it bound by the vector unit, not by memory."""
 RUNS = 9
 SECONDS = 2.0
-"""A program is timed so often, or less often where so many seconds are over."""
+"""A program is timed `RUNS` times, or fewer if that takes longer than `SECONDS`."""
 DISPATCH = 3.0
-"""A program must take so many times what an empty one takes: what the host needs to start it is no part of an estimate."""
+"""A program counts only if it takes at least this many times as long as an empty one: estimates leave out the host's time to
+start it."""
 
 
 def add_to(commands: Any) -> None:
@@ -39,8 +40,8 @@ def add_to(commands: Any) -> None:
         "calibrate",
         help="fit a target's efficiency to measured times, or to a compiler's figures",
         description="Run matrix products, elementwise chains, reductions and a training step on JAX's default device, and fit "
-        "what the machine reaches of its datasheet's peaks. With --topology a real compiler says how long they take, and no "
-        "device is needed. What is fitted serves estimates and search; partir.judge knows datasheets only.",
+        "the fraction of the datasheet's peak rates that the machine reaches. With --topology the times are those of a real "
+        "compiler, and no device is needed. Estimates and search use the fit; partir.judge uses datasheets only.",
         epilog="""examples:
   partir calibrate --out mine.json
   partir calibrate --target h200 --model gpt --set layers=4 d_model=2048 heads=16 seq=1024
@@ -48,18 +49,18 @@ def add_to(commands: Any) -> None:
   partir search gpt --target mine.json""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--target", metavar="TARGET", help="the machine, by name or file (what JAX calls the device)")
+    parser.add_argument("--target", metavar="TARGET", help="the machine, by name or file (default: found by JAX's device)")
     parser.add_argument(
-        "--topology", metavar="TOPOLOGY", help="ask the compiler of this machine instead: tpu:v5e:2x4, gpu:h100:8"
+        "--topology", metavar="TOPOLOGY", help="use the compiler of this machine instead: tpu:v5e:2x4, gpu:h100:8"
     )
     parser.add_argument(
-        "--model", default="gpt", metavar="MODEL", help="the training step: of the zoo, or module:function (gpt)"
+        "--model", default="gpt", metavar="MODEL", help="the training step: a zoo model, or module:function (gpt)"
     )
     parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="its settings; by default made to fit"
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="its settings (default: a size that fits)"
     )
     parser.add_argument(
-        "--milliseconds", type=float, default=2.0, metavar="MS", help="what the largest programs take at peak rates (2)"
+        "--milliseconds", type=float, default=2.0, metavar="MS", help="the time of the largest programs at peak rates (2)"
     )
     parser.add_argument("--out", metavar="FILE", help="save the fitted target, for partir.targets.load and --target")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -67,7 +68,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Time the programs (or compile them), fit, save the target, print."""
+    """Time (or compile) the programs, fit the target, save it, and print a table."""
     if not (options.milliseconds > 0 and math.isfinite(options.milliseconds)):
         raise TargetError(error_text(f"programs of {options.milliseconds:g} milliseconds", hint="--milliseconds 2"))
     if options.topology:
@@ -96,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def programs(target: Target, seconds: float) -> Iterator[Example]:
-    """Matrix products, sums, elementwise chains and reductions that take up to so many seconds at a target's peaks."""
+    """Matrix products, additions, elementwise chains and reductions that take up to `seconds` at a target's peak rates."""
     import jax
     import jax.numpy as jnp
 
@@ -121,18 +122,18 @@ def programs(target: Target, seconds: float) -> Iterator[Example]:
     for share in SHARES:
         for dtype, element in (("float32", "f32"), ("bfloat16", "bf16")):
             flops = target.peak_flops_per_second(element) * share * seconds
-            yield example("matmul", lambda x, y: x @ y, _whole((flops / 2) ** (1 / 3)), dtype=dtype, operands=2)
+            yield example("matmul", lambda x, y: x @ y, _side((flops / 2) ** (1 / 3)), dtype=dtype, operands=2)
     for share in SHARES[1:]:
         floats = target.hbm_bytes_per_second * share * seconds / 4
         rounds = target.vector_flops_per_second * share * seconds / TRANSCENDENTAL_OPS
-        yield example("add", lambda x, y: x + y, _whole(math.sqrt(floats / 3)), operands=2)
-        yield example("sum", lambda x: x.sum(axis=1), _whole(math.sqrt(floats)))
-        yield example("softmax", jax.nn.softmax, _whole(math.sqrt(floats / 2)))
-        yield example("tanh chain", chain, _whole(math.sqrt(rounds / ROUNDS)))
+        yield example("add", lambda x, y: x + y, _side(math.sqrt(floats / 3)), operands=2)
+        yield example("sum", lambda x: x.sum(axis=1), _side(math.sqrt(floats)))
+        yield example("softmax", jax.nn.softmax, _side(math.sqrt(floats / 2)))
+        yield example("tanh chain", chain, _side(math.sqrt(rounds / ROUNDS)))
 
 
 def measured(examples: Sequence[Example], target: Target) -> tuple[list[Sample], list[str]]:
-    """Each program timed on JAX's default device, without what an empty program takes, beside its estimate; and what to say."""
+    """For each program its time on JAX's default device, less that of an empty program, and its estimate; and notes."""
     import jax
     import numpy as np
 
@@ -152,7 +153,7 @@ def measured(examples: Sequence[Example], target: Target) -> tuple[list[Sample],
 
 
 def median_seconds(fun: Callable[..., Any], args: tuple[Any, ...]) -> float:
-    """The median time of a call until its results are there, after two that warm up."""
+    """The median time in seconds of a call until its results are ready, after two calls to warm up."""
     import jax
 
     times: list[float] = []
@@ -167,7 +168,7 @@ def median_seconds(fun: Callable[..., Any], args: tuple[Any, ...]) -> float:
 
 
 def compiled(examples: Sequence[Example], topology: str) -> list[Sample]:
-    """Each program, whole on each device of a topology, with the compute time that its compiler says, beside its estimate."""
+    """For each program (which every device of a topology runs in full) the compiler's compute time, and its estimate."""
     from partir.cost.calibrate import Sample
     from partir.verify.real_compilers import Topology
 
@@ -180,7 +181,7 @@ def compiled(examples: Sequence[Example], topology: str) -> list[Sample]:
 
 
 def code_of(target: Target, name: str) -> str:
-    """A fitted target as Python."""
+    """A fitted target as a Python expression."""
     base = f"partir.targets.load({name!r})" if name.endswith(".json") else f"partir.targets.get({name!r})"
     efficiency = ", ".join(
         f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value!r}"
@@ -190,7 +191,7 @@ def code_of(target: Target, name: str) -> str:
 
 
 def _machine(options: argparse.Namespace) -> tuple[Target, str]:
-    """The target to fit, and the device or compiler whose figures it is fitted to."""
+    """The target to fit, and the name of the device or compiler that it is fitted to."""
     from partir.cost import registry as targets
 
     if options.topology:
@@ -211,13 +212,13 @@ def _machine(options: argparse.Namespace) -> tuple[Target, str]:
 
 
 def _step(options: argparse.Namespace, target: Target) -> Example:
-    """The training step: MODEL as it is set, or a small transformer of about the size of the largest matrix product."""
+    """The training step: MODEL with its settings, or a transformer with as many operations as the largest matrix product."""
     from partir.cli.model import model_of
 
     settings = settings_of(options.set)
     if options.model == "gpt" and not settings:
-        # With 2 layers, a vocabulary of 8 D and 4 D tokens a step is some 770 D^3 operations.
-        width = _whole((target.peak_flops_per_second("f32") * options.milliseconds / 1e3 / 770) ** (1 / 3))
+        # With D = d_model, 2 layers, a vocabulary of 8 D and 4 D tokens, a step is some 770 D^3 operations.
+        width = _side((target.peak_flops_per_second("f32") * options.milliseconds / 1e3 / 770) ** (1 / 3))
         settings = {"layers": 2, "d_model": width, "heads": width // 64, "vocab": 8 * width, "seq": width, "batch": 4}
     example = model_of(options.model, settings)
     return replace(example, name=" ".join([f"{options.model} step", *(f"{key}={value}" for key, value in settings.items())]))
@@ -231,7 +232,7 @@ def _concrete(example: Example) -> tuple[Any, ...]:
 
 
 def _partitioned(example: Example, devices: int, target: Target | None) -> Any:
-    """The program on a mesh, not partitioned at all."""
+    """The program on a mesh of `devices`, replicated."""
     from partir.api import jit
     from partir.mesh import Mesh
 
@@ -239,13 +240,13 @@ def _partitioned(example: Example, devices: int, target: Target | None) -> Any:
     return step.trace(*example.args).partition([], target=target)
 
 
-def _whole(size: float, unit: int = 64) -> int:
-    """A size as a multiple of 64, at least that."""
+def _side(size: float, unit: int = 64) -> int:
+    """The side of a matrix: `size` rounded to a multiple of `unit`, at least one unit."""
     return max(1, round(size / unit)) * unit
 
 
 def _predictions(fitted: Target, samples: Sequence[Sample]) -> list[tuple[str, float, float, float]]:
-    """Each program: its name, its seconds, those at the datasheet's rates, those with the fit."""
+    """For each program: name, measured seconds, seconds predicted at the datasheet's rates, and predicted with the fit."""
     from partir.cost.target import Efficiency
 
     plain = Efficiency()
@@ -266,7 +267,7 @@ def _record(fitted: Target, samples: Sequence[Sample], notes: Sequence[str], cod
 
 
 def _medians(rows: Sequence[tuple[str, float, float, float]]) -> tuple[float, float]:
-    """The median error of the predictions at the datasheet's rates, and with the fit."""
+    """The median relative error of the predictions at the datasheet's rates, and with the fit."""
     from partir.cost.calibrate import off_by
 
     return statistics.median(off_by(p, s) for _, s, p, _ in rows), statistics.median(off_by(p, s) for _, s, _, p in rows)

@@ -1,4 +1,4 @@
-"""A sweep file as cases: models x sizes x meshes x targets x schedules, each with a name that stays the same."""
+"""Reads a sweep file as cases: all combinations of models, sizes, meshes, targets and schedules, each with a stable name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ found = "Search(('data', 'model'))"
 
 @dataclass(frozen=True)
 class Case:
-    """One line of a sweep's table: what is partitioned, where, by which schedule."""
+    """One row of a sweep's table: a model with settings, a mesh, a target, and a schedule (its name, and its text)."""
 
     model: str
     settings: tuple[tuple[str, Any], ...]
@@ -42,17 +42,17 @@ class Case:
 
     @property
     def key(self) -> str:
-        """A name for files: the same for the same case, whatever else is in the sweep."""
+        """A name for files. It depends on this case only, so that results survive changes of the sweep file."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def subject(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
-        """What has to be imported for it."""
+        """The model and the settings to import for it."""
         return self.model, self.settings
 
 
 def read(path: str) -> list[Case]:
-    """The cases of a sweep file, those of one model together. Raises ProgramError that says what is wrong with the file."""
+    """The cases of a sweep file, those of one model together. Raises ProgramError if the file is wrong, saying how."""
     try:
         text = Path(path).read_text()
     except OSError as error:
@@ -74,6 +74,7 @@ def read(path: str) -> list[Case]:
 
 
 def _check(path: str, table: Mapping[str, Any], where: str, wanted: Mapping[str, type]) -> None:
+    """Raise ProgramError unless a table has exactly the keys of `wanted`, with non-empty values of these types."""
     for key in table:
         if key not in wanted:
             raise ProgramError(error_text(f"{path} has {where}{key}", why="nothing reads it", hint=near(key, wanted)))
@@ -108,7 +109,7 @@ def _models(path: str, tables: list[Any]) -> Iterator[tuple[str, tuple[tuple[str
 
 
 def _fixed(value: Any) -> Any:
-    """A value of a sweep file that can be a key: lists as tuples."""
+    """A value of a sweep file made hashable: lists become tuples."""
     return tuple(_fixed(item) for item in value) if isinstance(value, list) else value  # type: ignore[reportUnknownVariableType]
 
 
@@ -122,7 +123,7 @@ def _meshes(path: str, sweep: Mapping[str, Any]) -> list[str]:
 
 
 def shapes(devices: int, axes: int) -> list[tuple[int, ...]]:
-    """All ways to lay devices out along axes, the most on the first axis first.
+    """All mesh shapes of `devices` devices and `axes` axes, larger first axes first.
 
     >>> shapes(4, 2)
     [(4, 1), (2, 2), (1, 4)]
@@ -134,7 +135,7 @@ def shapes(devices: int, axes: int) -> list[tuple[int, ...]]:
 
 
 def _check_meanings(path: str, cases: list[Case]) -> None:
-    """All that can be wrong in a case and needs no import of its model, before the first one runs."""
+    """Check the meshes, targets and schedules of all cases before the first one runs. (Models are not imported for it.)"""
     from partir import targets
 
     for check, texts in (

@@ -1,4 +1,4 @@
-"""What a search found, put to the real compiler of a machine: its best and the alternatives, and which is the fastest there."""
+"""Compiles the best strategy of a search and its alternatives with a real compiler, to take the one that is fastest there."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from partir.viz.table import Table
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """One strategy: what it decides, the program, and the step as estimated and (None where the compiler refused, with `why`)
-    by `partir.judge`, in seconds; the peak in bytes."""
+    """One compiled strategy.
+
+    `estimated` is the predicted step time in seconds, `seconds` that of `partir.judge` and `peak_bytes` the compiler's peak
+    memory. If the compiler refused the program, `seconds` is None and `why` has the reason.
+    """
 
     state: State
     part: Partitioned
@@ -32,7 +35,7 @@ class Compiled:
 def compiled(traced: Traced, result: Result, topology: str) -> list[Compiled]:
     """The best strategy of a search and its alternatives, each compiled for a topology; the fastest first.
 
-    Raises CompilerError (MemoryLimitError where it is memory) if the compiler takes none of them.
+    Raises the compiler's error (CompilerError, MemoryLimitError) for the last one if it refuses all of them.
     """
     found: list[Compiled] = []
     states = [result.state, *result.alternatives()]
@@ -69,7 +72,7 @@ def compiled_table(found: Sequence[Compiled], topology: str) -> Table:
 
 
 def records(found: Sequence[Compiled]) -> list[dict[str, Any]]:
-    """The same as plain data."""
+    """The rows of `compiled_table` as plain data."""
     return [
         {
             "decisions": [str(decision) for decision in one.state],

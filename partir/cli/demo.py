@@ -1,5 +1,4 @@
-"""`partir demo`: the main job on real input. A transformer's training step, partitioned by tactics, run on virtual devices,
-compared with the same step on one device."""
+"""`partir demo`: partitions a transformer's training step, runs it on virtual devices, and compares it with one device."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
 
 STEPS = 3
 ALLOWED = {"float32": 1e-5, "float64": 1e-9}
-"""The relative difference that counts as agreement: of the loss in float32, of loss and parameters in float64."""
+"""The largest relative difference that counts as agreement: of the loss in float32, of loss and parameters in float64."""
 TARGET = "tpu_v3"
 EPISODES = 100
-"""What the search at the end of the demo is for, and its budget."""
+"""The target and the budget of the search at the end of the demo."""
 NUDGE = 0.02
-"""Standard deviation of what is added to every parameter before the first step."""
+"""The standard deviation of the noise that is added to every parameter before the first step (see `nudged`)."""
 
 
 def add_to(commands: Any) -> None:
@@ -40,18 +39,18 @@ def add_to(commands: Any) -> None:
         "demo",
         help="partition a transformer's training step, run it on virtual devices, compare it with one device",
         description="Partition a Haiku and Optax GPT training step by tactics, and then by search; run it on virtual CPU "
-        "devices from the same start as the unpartitioned step on one device, and compare. Exit code 1 if they differ.",
+        "devices and, from the same start, unpartitioned on one device, and compare the two. Exit code 1 if they differ.",
     )
     parser.add_argument("--layers", type=int, default=4, metavar="N", help="layers of the transformer (4)")
     parser.add_argument("--mesh", default=DEFAULT_MESH, metavar="AXES", help=f"one or two mesh axes ({DEFAULT_MESH})")
-    parser.add_argument("--schedule", metavar="TACTICS", help="other tactics than data parallel, Megatron, ZeRO, sequence")
+    parser.add_argument("--schedule", metavar="TACTICS", help="tactics in place of data parallelism, Megatron, ZeRO, sequence")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.set_defaults(run=run)
 
 
 @dataclass
 class Clock:
-    """Seconds by stage; each stage is announced on stderr as it begins."""
+    """The seconds that each stage of the demo took. A stage is announced on stderr when it begins."""
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -66,7 +65,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs from one start: losses of each step, and the largest difference of the parameters they end with."""
+    """Two runs from one start: the loss of each step, and the largest relative difference of a parameter at the end."""
 
     one_device: tuple[float, ...]
     partitioned: tuple[float, ...]
@@ -81,7 +80,7 @@ class Comparison:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Partition, run, compare, report: 0 if the two steps agree."""
+    """Partition, run, compare and report; returns 0 if the two steps agree, else 1."""
     mesh = mesh_of(options.mesh)
     text = options.schedule or schedule_text(mesh)
     settings = settings_for(options.layers, mesh)
@@ -124,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def schedule_text(mesh: Mesh) -> str:
-    """Tactics for one axis, or for a data and a model axis in this order."""
+    """The demo's tactics as text: for one axis (data), or for two (data, then model)."""
     if len(mesh.axes) > 2:
         raise MeshError(
             error_text(
@@ -140,7 +139,7 @@ def schedule_text(mesh: Mesh) -> str:
 
 
 def settings_for(layers: int, mesh: Mesh) -> dict[str, Any]:
-    """Sizes of the transformer: small enough for two cores, a batch that divides over the first axis."""
+    """The sizes of the transformer: small enough for two CPU cores, with a batch that divides over the first axis."""
     if layers < 1:
         raise ProgramError(error_text(f"a transformer of {layers} layers", hint="--layers 4"))
     sizes = {"layers": layers, "d_model": 128, "heads": 8, "batch": 8}
@@ -157,7 +156,7 @@ def partitioned(example: Example, mesh: Mesh, schedule: Schedule) -> Partitioned
 
 
 def searched(part: Partitioned) -> Result:
-    """What search finds for the same function, with no tactic before it."""
+    """The result of a search for the same function, without tactics."""
     from partir.search import MCTS
     from partir.tactics import Search
 
@@ -186,7 +185,7 @@ def compare(example: Example, part: Partitioned) -> Comparison:
 
 
 def nudged(params: Any, *rest: Any) -> tuple[Any, ...]:
-    """Parameters with noise on each: Haiku starts biases at zero, where one that counted twice would not be seen."""
+    """The parameters with noise added. Haiku starts biases at zero: a bias that was wrongly added twice would go unnoticed."""
     import jax
     import numpy as np
 
@@ -222,7 +221,7 @@ def _model_line(example: Example, settings: dict[str, Any]) -> str:
 
 
 def _arguments(part: Partitioned) -> str:
-    """Specs of parameters and batch; the optimizer's moments lie like their parameters."""
+    """The specs of parameters and batch. (The optimizer's moments are sharded like their parameters.)"""
     from dataclasses import replace
 
     from partir.viz.report import arguments_table
@@ -230,8 +229,8 @@ def _arguments(part: Partitioned) -> str:
     table = arguments_table(part.program, part.plan, brief=True)
     rows = tuple(row for row in table.rows if not row[0].startswith("opt_state"))
     left = sum(leaf.path[0] == "opt_state" for leaf in part.program.signature.arguments)
-    note = f"and {left} of the optimizer: each moment lies like its parameter"
-    return str(replace(table, title="how the arguments lie", rows=rows, notes=(note,)))
+    note = f"and {left} of the optimizer: each moment is sharded like its parameter"
+    return str(replace(table, title="how the arguments are sharded", rows=rows, notes=(note,)))
 
 
 def _losses(single: Comparison, mesh: Mesh) -> str:
@@ -242,7 +241,7 @@ def _losses(single: Comparison, mesh: Mesh) -> str:
         (str(i + 1), f"{theirs:.6f}", f"{ours:.6f}")
         for i, (theirs, ours) in enumerate(zip(single.one_device, single.partitioned, strict=True))
     )
-    return str(Table("the same start and the same batch, in float32", columns, rows, right=frozenset(columns)))
+    return str(Table("losses from the same start and on the same batch, in float32", columns, rows, right=frozenset(columns)))
 
 
 def _verdict(part: Partitioned, double: Comparison, aliased: int, agrees: bool) -> str:
@@ -278,7 +277,7 @@ def _search_record(result: Result, run: Comparison) -> dict[str, Any]:
 
 def _onwards(settings: dict[str, Any], mesh: str, schedule: str) -> str:
     words = " ".join(f"{name}={value}" for name, value in settings.items())
-    # After `make demo` the command is in .venv/bin, which is on nobody's path.
+    # After `make demo` the command is in .venv/bin, which is usually not on the path.
     command = "partir" if shutil.which("partir") or os.path.basename(sys.argv[0]) != "partir" else sys.argv[0]
     return "\n".join(
         [
@@ -287,7 +286,7 @@ def _onwards(settings: dict[str, Any], mesh: str, schedule: str) -> str:
             f'    --schedule "{schedule}"',
             "      its scopes, dimension classes, and collectives by scope; with --ir spmd the program of one device",
             f"  {command} show yours:step --schedule ...",
-            "      the same for a function of yours that returns (function, arguments)",
+            "      the same for your own model: a function that returns (function, arguments)",
         ]
     )
 

@@ -1,4 +1,4 @@
-"""What JAX must be told before it starts: virtual devices on the host, as many as the mesh has."""
+"""Sets the environment variables that JAX reads when it starts: the CPU platform, with virtual devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COUNT_FLAG = "--xla_force_host_platform_device_count"
 def host_devices(count: int) -> None:
     """Ask for the CPU platform with `count` virtual devices, unless the user has asked for something else.
 
-    Nothing imported so far may have used JAX's devices; later, JAX no longer looks.
+    This must run before anything uses JAX's devices: JAX reads the variables only once.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     flags = os.environ.get("XLA_FLAGS", "")

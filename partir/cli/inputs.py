@@ -1,4 +1,4 @@
-"""What a user writes on the command line - a mesh, settings, a schedule - as values. Nothing that is written is executed."""
+"""Parses what users write on the command line (meshes, targets, settings, schedules) without executing any of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_MESH = "data=4,model=2"
 
 
 def mesh_of(text: str) -> Mesh:
-    """A mesh from `data=4,model=2`, major axis first. Raises MeshError for anything else.
+    """A mesh from text such as `data=4,model=2`, major axis first. Raises MeshError for other text.
 
     >>> mesh_of("data=4,model=2")
     Mesh(data=4, model=2)
@@ -43,7 +43,7 @@ def mesh_of(text: str) -> Mesh:
 
 
 def target_of(text: str) -> Target:
-    """A target by its name, or from a file that ends in `.json`. Raises TargetError for anything else.
+    """A target by name, or from a file whose name ends in `.json`. Raises TargetError if there is none.
 
     >>> target_of("h100")
     Target('h100': 989 TFLOP/s, 80 GB)
@@ -54,7 +54,7 @@ def target_of(text: str) -> Target:
 
 
 def settings_of(items: Iterable[str]) -> dict[str, Any]:
-    """Keyword arguments from `layers=4`, `norm=rms`, `widths=(8,4)`: Python literals, anything else is text.
+    """Keyword arguments from items such as `layers=4`, `norm=rms`, `widths=(8,4)`. Values are Python literals, or else text.
 
     >>> settings_of(["layers=4", "norm=rms", "tied=True"])
     {'layers': 4, 'norm': 'rms', 'tied': True}
@@ -74,7 +74,9 @@ def settings_of(items: Iterable[str]) -> dict[str, Any]:
 
 
 def schedule_of(text: str) -> list[Item]:
-    """A schedule from Python text: calls of tactics (or actions) with literal arguments, separated by commas.
+    """A schedule from Python text: calls of tactics or actions with literal arguments, separated by commas.
+
+    The text is parsed, not evaluated. Raises ProgramError with the column of what cannot be read.
 
     >>> schedule_of("DataParallel('data'), Megatron('model')")
     [DataParallel(axis='data', inputs=None, reduce_dtype=None), Megatron(axis='model', scope=None)]
@@ -94,7 +96,7 @@ def schedule_of(text: str) -> list[Item]:
 
 
 def known_items() -> Mapping[str, Callable[..., Item]]:
-    """What a schedule may name: the public tactics, and the actions."""
+    """What a schedule can call, by name: the public tactics, and the actions."""
     import partir
     from partir.sharding.actions import KINDS
     from partir.tactics import Tactic
@@ -108,7 +110,7 @@ def known_items() -> Mapping[str, Callable[..., Item]]:
 
 
 def near(name: str, names: Iterable[str], limit: int = 8) -> str:
-    """The names to offer for one that is unknown, the likeliest first."""
+    """The known names to suggest for an unknown one, the most similar first."""
     every = list(names)
     close = difflib.get_close_matches(name, every, n=3, cutoff=0.5)
     return ", ".join([*close, *(other for other in every if other not in close)][:limit])
@@ -146,7 +148,7 @@ def _searchers() -> Mapping[str, Callable[..., Any]]:
 
 
 def _value(node: ast.expr, text: str) -> Any:
-    """A literal; inside one, PartitionSpecs, searchers and FIRST_DIVISIBLE_DIM as well."""
+    """The value of an argument: a literal, PartitionSpec, searcher or FIRST_DIVISIBLE_DIM, or a container of those."""
     if isinstance(node, ast.Call) and _name(node.func) in ("P", "PartitionSpec"):
         from jax.sharding import PartitionSpec
 
@@ -180,7 +182,7 @@ def _value(node: ast.expr, text: str) -> Any:
 
 
 def _name(node: ast.expr) -> str | None:
-    """`Megatron` of `Megatron` and of `partir.Megatron`."""
+    """The name in `Megatron`, `partir.Megatron` or `jax.P`; None for any other expression."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("partir", "jax"):
         return node.attr
     return node.id if isinstance(node, ast.Name) else None
@@ -203,6 +205,6 @@ def _refusal(text: str, column: int, why: str, hint: str = "") -> ProgramError:
 
 
 def shortened(text: str, limit: int = 60) -> str:
-    """Text on one line, cut where it is long."""
+    """Text on one line of at most `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."

@@ -1,4 +1,4 @@
-"""`partir`: one command, a file per subcommand. Exit codes: 0 done, 1 the user's input (or a check that failed), 2 usage."""
+"""The command `partir`: finds the subcommand and runs it. Exit codes: 0 done, 1 an error or a failed check, 2 wrong usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partir.errors import PartirError
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line; nothing here imports JAX."""
+    """The parser of the whole command line. Building it does not import JAX, so that --help is fast."""
     top = argparse.ArgumentParser(prog="partir", description="Partition JAX programs over device meshes.")
     top.add_argument("--version", action="version", version=f"partir {partir.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -1,4 +1,4 @@
-"""MODEL on the command line: a model of the zoo, or `module:function` of the user's own, with its settings."""
+"""Loads the MODEL that a command line names: a model of the zoo, or `module:function` of the user, with its settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from partir.zoo import MODELS, Example
 
 
 def model_of(name: str, settings: Mapping[str, Any]) -> Example:
-    """The function and abstract arguments that MODEL names. Raises PartirError, for errors in the user's code as well."""
+    """The function and abstract arguments that MODEL names. Raises PartirError, also in place of errors in the user's code."""
     if ":" in name:
         made = _call(_load(name), name, settings)
     elif name in MODELS:
@@ -43,7 +43,7 @@ def model_of(name: str, settings: Mapping[str, Any]) -> Example:
 
 
 def _load(name: str) -> Callable[..., Any]:
-    """The function `module:function`, the current directory on the path as for `python -m`."""
+    """The function that `module:function` names. As for `python -m`, the current directory is on the import path."""
     module_name, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -67,6 +67,7 @@ def _load(name: str) -> Callable[..., Any]:
 
 
 def _call(function: Callable[..., Any], name: str, settings: Mapping[str, Any]) -> Any:
+    """Call a model's function with settings. Raises ProgramError for unknown settings and for exceptions in the function."""
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -84,13 +85,13 @@ def _call(function: Callable[..., Any], name: str, settings: Mapping[str, Any]) 
     except PartirError:
         raise
     except Exception as error:
-        if name in MODELS and isinstance(error, ValueError):  # worded for the user already
+        if name in MODELS and isinstance(error, ValueError):  # the zoo's own errors have the same format as ours
             raise ProgramError(str(error)) from None
         raise ProgramError(error_text(f"cannot make the model {name}", where=_place(error), why=_said(error))) from error
 
 
 def _place(error: Exception) -> str:
-    """The last line of the user's own code that an error went through; empty if it never got there."""
+    """The last line of the user's own code in an error's traceback; "" if there is none."""
     others = (__file__, "<frozen", os.path.dirname(os.__file__))
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
     return f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}" if own else ""

@@ -1,4 +1,4 @@
-"""`partir opt`: read IR, run passes, print IR; xDSL's `xdsl-opt` with all our dialects and our reading of literals."""
+"""`partir opt`: reads IR, runs passes and prints IR. It is xDSL's `xdsl-opt` with our dialects and our parser of literals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from partir.universe import PARTIR_UNIVERSE
 
 
 class OptMain(xDSLOptMain):
-    """xDSL's driver with our dialects in front of its own, and no plug-ins: the same with partir installed or not."""
+    """xDSL's driver with our dialects before its own, and without plug-ins: it is the same if partir is not installed."""
 
     def register_all_dialects(self) -> None:
         for dialect in DIALECTS:
@@ -52,7 +52,7 @@ class OptMain(xDSLOptMain):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the driver on `argv` (without the program name): 0 done, 1 the input is wrong, 2 usage."""
+    """Run the driver on `argv` (without the program's name). Returns 0 when done, 1 for wrong input, 2 for wrong usage."""
     try:
         OptMain("Read IR from a file or stdin, run passes over it, and print it.", args=argv).run()
     except ParseError as error:

@@ -1,4 +1,4 @@
-"""`partir search`: find a strategy for a model, and say why it is good. Needs no devices."""
+"""`partir search`: finds a strategy for a model and shows why it is good; needs no devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "search",
         help="find a strategy, and say why it is good",
-        description="Search a strategy for a model on a mesh and a target: the fastest estimated step that fits into memory.",
+        description="Search for the strategy with the fastest estimated step that fits into memory, on a mesh and a target.",
         epilog="""examples:
   partir search gpt --set layers=24 --mesh data=4,model=2 --target tpu_v3
   partir search gpt --schedule "DataParallel('data')" --axes model --out s.json
@@ -37,8 +37,8 @@ def add_to(commands: Any) -> None:
     add_settings(parser)
     parser.add_argument("--mesh", default=DEFAULT_MESH, metavar="AXES", help=f"mesh axes, major first ({DEFAULT_MESH})")
     parser.add_argument("--target", required=True, metavar="TARGET", help="the machine: tpu_v3, h100, ..., or a target file")
-    parser.add_argument("--schedule", default="", metavar="TACTICS", help="tactics before the search, which stay as they are")
-    parser.add_argument("--axes", metavar="AXES", help="the axes to decide on, all of the mesh by default: data,model")
+    parser.add_argument("--schedule", default="", metavar="TACTICS", help="tactics before the search, which it does not change")
+    parser.add_argument("--axes", metavar="AXES", help="the mesh axes to decide on: data,model (default: all)")
     parser.add_argument("--scopes", metavar="SCOPES", help="decide only within these named scopes: attention-block,mlp-block")
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="mcts", help="the searcher (mcts)")
     parser.add_argument("--episodes", type=int, metavar="N", help="its budget in episodes (500)")
@@ -47,9 +47,9 @@ def add_to(commands: Any) -> None:
         "--patience",
         type=int,
         metavar="N",
-        help="stop after N episodes that brought nothing (100, more where much is open; 0, or with --seconds: never)",
+        help="stop after N episodes without improvement (100, more for large models; 0, or with --seconds: never)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random choices (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed of random choices (0)")
     parser.add_argument(
         "--topology",
         metavar="TOPOLOGY",
@@ -61,7 +61,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import, search, save the strategy, print."""
+    """Import the model, search, save the strategy, and print tables."""
     host_devices(1)
     from partir.cli.compiled import compiled, compiled_table, records
     from partir.tactics import Search

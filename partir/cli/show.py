@@ -1,4 +1,4 @@
-"""`partir show`: what a model is made of and how a schedule partitions it; its IR; its strategy as a file. Needs no devices."""
+"""`partir show`: shows a model and how a schedule partitions it, prints its IR, saves its strategy; needs no devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_to(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "show",
         help="arguments with specs, scopes, dimension classes, collectives, IR",
-        description="Show what a model is made of, and what a schedule makes of it.",
+        description="Show a model's arguments, scopes and dimension classes, and how a schedule partitions it.",
         epilog="""examples:
   partir show gpt
   partir show gpt --set layers=4 --schedule "DataParallel('data'), Megatron('model')" --out s.json
@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="a model of the zoo, module:function, or a strategy file")
     add_partitioning(parser)
-    parser.add_argument("--target", metavar="TARGET", help="the machine that costs are of: tpu_v3, h100, ..., or a target file")
+    parser.add_argument("--target", metavar="TARGET", help="the machine to price it on: tpu_v3, h100, ..., or a target file")
     parser.add_argument("--out", metavar="FILE", help="save the strategy")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--ir", choices=IRS, help="print this form of the program instead of the tables")
@@ -44,7 +44,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import, partition, save the strategy, print."""
+    """Import the model, partition it, save the strategy, and print tables or IR."""
     host_devices(1)
     from partir.viz.record import record_of
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     words, strategy = subject_of(options, needs_program=needs_program)
     if not words:
         assert strategy is not None
-        print(json.dumps(strategy.to_json(), indent=1) if options.json else _held(strategy, options.model))
+        print(json.dumps(strategy.to_json(), indent=1) if options.json else _strategy_text(strategy, options.model))
         return 0
     mesh, schedule = partitioning_of(options, strategy)
     target = target_of(options.target) if options.target else None
@@ -69,8 +69,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _held(strategy: Strategy, path: str) -> str:
-    """What a strategy file says when the program is not at hand."""
+def _strategy_text(strategy: Strategy, path: str) -> str:
+    """The contents of a strategy file, for when its program is not known."""
     from partir.viz.report import mesh_text
 
     actions = "\n".join(f"  {action}" for action in strategy.actions)

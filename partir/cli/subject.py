@@ -1,4 +1,4 @@
-"""What a subcommand works on: the model that its options name, and the strategy, mesh and schedule that come with it."""
+"""Finds what a subcommand works on: the model that its options name, with its strategy, mesh and schedule."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ if TYPE_CHECKING:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Declare --set."""
+    """Declare the option --set."""
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings of the model: layers=4 tied=True"
     )
 
 
 def add_partitioning(parser: argparse.ArgumentParser) -> None:
-    """Declare what partitions a model: --set, --mesh, --schedule and --strategy."""
+    """Declare the options that say how to partition a model: --set, --mesh, --schedule and --strategy."""
     add_settings(parser)
-    parser.add_argument("--mesh", metavar="AXES", help=f"mesh axes, major first ({DEFAULT_MESH}; a strategy brings its own)")
+    parser.add_argument("--mesh", metavar="AXES", help=f"mesh axes, major first ({DEFAULT_MESH}, or the strategy's mesh)")
     parser.add_argument("--schedule", default="", metavar="TACTICS", help="tactics in order: \"DataParallel('data'), ...\"")
     parser.add_argument("--strategy", metavar="FILE", help="a saved strategy, replayed before the schedule")
 
 
 def partitioning_of(options: argparse.Namespace, strategy: Strategy | None) -> tuple[Mesh, list[Any]]:
-    """The mesh and the schedule that options name; a strategy comes first, and brings its mesh where none is named."""
+    """The mesh and the schedule that options name. A strategy is first in the schedule; its mesh is the default."""
     mesh = mesh_of(options.mesh) if options.mesh else strategy.mesh if strategy is not None else mesh_of(DEFAULT_MESH)
     return mesh, [*([strategy] if strategy is not None else []), *schedule_of(options.schedule)]
 
 
 def subject_of(options: argparse.Namespace, *, needs_program: bool) -> tuple[tuple[str, ...], Strategy | None]:
-    """The words that name the model, and the strategy to replay. No words: a strategy that does not name a model of the zoo,
-    which is an error where its program is needed."""
+    """The words that name the model (its name, and settings), and the strategy to replay.
+
+    There are no words if MODEL is a strategy file that names no model of the zoo. Raises ProgramError for that if
+    `needs_program`.
+    """
     from partir.sharding.strategy import load_strategy
     from partir.zoo import MODELS
 
@@ -51,7 +54,7 @@ def subject_of(options: argparse.Namespace, *, needs_program: bool) -> tuple[tup
             error_text(f"two strategies: {options.model} and {options.strategy}", hint="name a model and one --strategy")
         )
     strategy = load_strategy(options.model)
-    # A strategy file is data: only models of the zoo are made from its words, never a module imported.
+    # A strategy file is data, perhaps from somebody else: its words may name a model of the zoo, but never import a module.
     words = strategy.model if strategy.model and strategy.model[0] in MODELS else ()
     if not words and needs_program:
         raise ProgramError(
@@ -65,7 +68,7 @@ def subject_of(options: argparse.Namespace, *, needs_program: bool) -> tuple[tup
 
 
 def traced_of(words: tuple[str, ...], mesh: Any) -> Traced:
-    """The model that the words name, imported."""
+    """Import the model that the words name."""
     from partir.api import jit
     from partir.cli.model import model_of
 
@@ -74,11 +77,11 @@ def traced_of(words: tuple[str, ...], mesh: Any) -> Traced:
 
 
 def partitioned(words: tuple[str, ...], schedule: list[Any], mesh: Any, target: Any = None) -> Partitioned:
-    """The model that the words name, partitioned; its report has costs where a target is given."""
+    """Import and partition the model that the words name. With a target its report has costs."""
     return traced_of(words, mesh).partition(schedule, target=target)
 
 
 def again(strategy: Strategy, path: str, command: str = "show") -> str:
-    """The command that shows (or verifies) a strategy on its program."""
+    """The command line that shows (or verifies) a strategy on its program, for messages."""
     model, *settings = strategy.model or ("MODEL",)
     return f"partir {command} {model} {'--set ' + ' '.join(settings) + ' ' if settings else ''}--strategy {path}"

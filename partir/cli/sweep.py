@@ -1,4 +1,4 @@
-"""`partir sweep`: many cases from one file, in parallel, each result kept as soon as it is there; then one table of all."""
+"""`partir sweep`: estimates many cases from one file in parallel, keeps each result at once, and makes one table of all."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def add_to(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "sweep",
         help="models x sizes x meshes x targets x schedules from one file, as one table",
-        description="Partition and estimate every case of a sweep file. Results are kept one by one in DIR/cases; a sweep that "
-        "was stopped goes on where it was. At the end DIR has table.csv, table.md and pareto.svg (step time against memory).",
+        description="Partition and estimate every case of a sweep file. Each result is saved in DIR/cases at once; a sweep "
+        "that was stopped continues from there. At the end DIR has table.csv, table.md and pareto.svg (time against memory).",
         epilog=f"a sweep file:\n{cases_.EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def result_of(out: Path, case: Case) -> dict[str, Any] | None:
-    """The result of a case that was kept before; None when there is none, or it cannot be read."""
+    """The saved result of a case; None if there is none, or if it cannot be read."""
     try:
         found = json.loads(_file(out, case).read_text())
     except (OSError, ValueError):
@@ -85,7 +85,8 @@ def _file(out: Path, case: Case) -> Path:
 
 
 def _run_all(todo: Sequence[Case], out: Path, jobs: int) -> None:
-    """The cases of one model are one task, so that it is imported once; with fewer models than processes they are split."""
+    """Run cases in processes. The cases of one model are one task, so that it is imported once; with fewer models than
+    processes, tasks are split."""
     by_subject = [list(group) for _, group in itertools.groupby(todo, key=lambda case: case.subject)]
     parts = max(1, -(-jobs // max(1, len(by_subject))))
     tasks = [own[k::parts] for own in by_subject for k in range(parts) if own[k::parts]]
@@ -101,11 +102,11 @@ def _run_all(todo: Sequence[Case], out: Path, jobs: int) -> None:
                 print(f"{done} of {len(todo)} done", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
-            raise ProgramError(error_text("stopped", hint="the same command goes on where it was")) from None
+            raise ProgramError(error_text("stopped", hint="the same command continues where it stopped")) from None
 
 
 def run_cases(task: Sequence[Case], out: Path, parent: int) -> int:
-    """Run cases in a process of their own, as long as its parent lives; each result is there whole or not at all."""
+    """Run cases in a child process, until its parent ends; returns how many. Each result is written in full or not at all."""
     host_devices(1)
     for number, case in enumerate(task):
         if os.getppid() != parent:
@@ -118,7 +119,7 @@ def run_cases(task: Sequence[Case], out: Path, parent: int) -> int:
 
 
 def measured(case: Case) -> dict[str, Any]:
-    """What a case costs, or why it cannot be had."""
+    """The figures of a case, or the error that it raises."""
     from partir import targets
     from partir.tactics import Search
 
@@ -143,7 +144,7 @@ def measured(case: Case) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=2)
 def traced(model: str, settings: tuple[tuple[str, Any], ...]) -> Traced:
-    """A model of the sweep, imported."""
+    """Import a model of the sweep. The mesh does not matter: each case partitions over its own."""
     from partir.api import jit
     from partir.cli.model import model_of
     from partir.mesh import Mesh

@@ -1,1 +1,1 @@
-"""Core IR: the decisions of an assignment as loops over mesh axes - written, read back, and run as their meaning is."""
+"""Core IR shows the decisions of an assignment as loops over mesh axes. It is written, read back, and unrolled to be run."""

@@ -1,9 +1,10 @@
-"""What a module says besides its ops: the actions it is written from; path, role, pairing and sharding of each end of `main`.
+"""The attributes of a Core IR module: the actions it was made from; and path, role, state pair and sharding of each argument
+and result of `main`.
 
     module attributes {partir.actions = #partir.actions<tile value="batch/x" dim=0 axis="data">} {
       func.func public @main(%x: tensor<8x16xf32> {partir.path = ["batch", "x"], sdy.sharding = #sdy.sharding<@mesh, ...>})
 
-So that text says what an `Assignment` and a `Signature` say, and addresses (`params/mlp/w`) mean the same after a round trip.
+With them, text holds all that an `Assignment` and a `Signature` hold, and addresses (`params/mlp/w`) survive a round trip.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ PATH = "partir.path"
 ROLE = "partir.role"
 DONATED = "partir.donated"
 ARGUMENT = "partir.argument"
-"""On a result: the number of the argument it is the new state of."""
+"""On a result: the number of the argument whose next value it is."""
 FIXED = "partir.fixed"
-"""On a result: the sharding it is fixed to leave with, as by `out_shardings`."""
+"""On a result: the sharding that the user fixed for it, as `out_shardings` does."""
 SHARDING = "sdy.sharding"
 MESH = "mesh"
 
@@ -85,7 +86,7 @@ def module_of(
     shardings: tuple[Sequence[Attributes], Sequence[Attributes]] | None = None,
     actions: ActionsAttr | None = None,
 ) -> ModuleOp:
-    """A module around the finished block of `main`, which says the signature and, where given, the shardings and actions."""
+    """A module around the finished block of `main`, with attributes for the signature, the shardings and the actions."""
     returned = block.last_op
     assert isinstance(returned, ReturnOp)
     own = names(signature)
@@ -100,7 +101,7 @@ def module_of(
 
 
 def names(signature: Signature) -> tuple[list[Attributes], list[Attributes]]:
-    """The attributes that say a signature, of arguments and of results."""
+    """A signature as attributes: one dictionary for each argument, and one for each result."""
     arguments: list[Attributes] = []
     for leaf in signature.arguments:
         entry: Attributes = {PATH: _path(leaf.path)}
@@ -116,7 +117,10 @@ def names(signature: Signature) -> tuple[list[Attributes], list[Attributes]]:
 
 
 def shardings(plan: Plan) -> tuple[list[Attributes], list[Attributes]]:
-    """How a plan lays arguments and results; `replicated` are the axes an argument is kept replicated over by `Replicate`."""
+    """A plan's shardings as attributes of each argument and each result.
+
+    An argument's `replicated` axes are those that a `Replicate` action keeps it replicated over.
+    """
     assignment = plan.assignment
     pinned: dict[int, set[str]] = {}
     for action in assignment.actions:
@@ -151,7 +155,7 @@ def _path(path: Path) -> ArrayAttr[StringAttr]:
 
 
 def signature_of(main: FuncOp) -> Signature:
-    """What the attributes of `main` say; an argument without a path is called by its name in the text, else `arg0`."""
+    """The signature that the attributes of `main` hold. An argument without a path gets its SSA name in the text, or `arg0`."""
     block = main.body.blocks[0]
     returned = block.last_op
     assert returned is not None
@@ -198,7 +202,7 @@ def entries(attrs: ArrayAttr[DictionaryAttr] | None, count: int) -> list[Attribu
 
 
 def actions_of(module: ModuleOp) -> tuple[Action, ...] | None:
-    """The actions a module carries; None where it carries none. Raises IRError for what is no action."""
+    """The actions that a module carries; None without the attribute. Raises IRError if the attribute holds anything else."""
     attr = module.attributes.get(ActionsAttr.KEY)
     if attr is None:
         return None
@@ -211,7 +215,7 @@ def actions_of(module: ModuleOp) -> tuple[Action, ...] | None:
 
 
 def fixed_read(entry: Attributes, mesh: Mesh, where: str) -> Fixed | None:
-    """The axes of each dim that a result is fixed to leave with, None for one that is left open; None where none is fixed."""
+    """The axes that a result's dims are fixed to (None for a dim that is left open); None for a result that is not fixed."""
     axes, _ = axes_read(entry, mesh, where, FIXED)
     attr = entry.get(FIXED)
     if axes is None or not isinstance(attr, TensorShardingAttr):
@@ -220,7 +224,10 @@ def fixed_read(entry: Attributes, mesh: Mesh, where: str) -> Fixed | None:
 
 
 def axes_read(entry: Attributes, mesh: Mesh, where: str, key: str = SHARDING) -> tuple[list[Axes] | None, Axes]:
-    """The axes of each dim and the replicated axes that a sharding says; None where there is no sharding."""
+    """The axes of each dim and the replicated axes of a sharding attribute; (None, ()) if there is no such attribute.
+
+    Raises IRError for one that cannot be read; `where` names the argument or result in the message.
+    """
     attr = entry.get(key)
     if attr is None:
         return None, ()

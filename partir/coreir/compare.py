@@ -1,4 +1,4 @@
-"""A Core module beside what its actions make: the first place where they differ, whatever values are called."""
+"""Compares a Core IR module with the loops that its actions make, and reports the first difference; value names don't count."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ ANEW = "partir-erase-loops takes away what was decided; the passes that decide (
 
 Types = tuple[Attribute, ...]
 Entry = tuple[Operation, list[int | None], list[Attribute], list[Types]]
-"""An op, the numbers of its operands, the types of its results, and of the arguments of each block in it."""
+"""An op, the numbers of its operands, the types of its results, and the argument types of each block in it."""
 
 
 def check_same(main: FuncOp, erased: Erased, plan: Plan) -> None:
-    """Raise IRError, with both ops, where the loops or the shardings of a module are not those that `plan` makes.
+    """Raise IRError, with both ops, if the loops or the shardings of a module differ from those of `plan`.
 
-    Sharding rules, and the shardings of arguments and results, need not be said at all.
+    A module may leave out sharding rules, and the shardings of arguments and results.
     """
     _check_loops(erased, plan)
     _check_shardings(main, plan)
 
 
 def _check_loops(erased: Erased, plan: Plan) -> None:
-    """Compare the loops of each op. What stands in none is in the module as it is in the program."""
+    """Compare the loops of each op. (An op outside any loop was copied from the module to the program and cannot differ.)"""
     patterns = _Patterns(plan)
     text_of = {new: old for old, new in erased.values.items()}
     left = dict(erased.loops)
@@ -57,7 +57,10 @@ def _check_loops(erased: Erased, plan: Plan) -> None:
 
 
 class _Patterns:
-    """The loops that a plan puts around ops, as entries; repeated layers share them, as equal attributes are one object."""
+    """The loops that a plan puts around ops, as entries to compare with.
+
+    Equal attributes are one object, so that a repeated layer finds the entries of the first one by `id`.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.nests = Nests(plan)
@@ -65,9 +68,9 @@ class _Patterns:
         self.made: dict[object, list[Entry]] = {}
 
     def of(self, op: Operation, reads: list[SSAValue], plan: RowPlan, nest: Nest) -> list[Entry]:
-        """The loops of one op, which stand in a block of their own."""
-        says = [nest, plan, *op.properties.values(), *(value.type for value in (*op.operands, *op.results))]
-        key = (op.name, *op.properties, *map(id, says), *map(reads.index, op.operands))
+        """The entries of the loops around one op that reads the values `reads`, made in a block of their own."""
+        inputs = [nest, plan, *op.properties.values(), *(value.type for value in (*op.operands, *op.results))]
+        key = (op.name, *op.properties, *map(id, inputs), *map(reads.index, op.operands))
         found = None if op.regions else self.made.get(key)
         if found is None:
             block = Block(arg_types=[value.type for value in reads])
@@ -82,7 +85,7 @@ def _reads(op: Operation) -> list[SSAValue]:
 
 
 def _entries(loop: Operation, number: dict[SSAValue, int]) -> Iterator[Entry]:
-    """The ops of a loop, outermost first; `number` has the values from outside and gets those inside."""
+    """The ops of a loop, outermost first. Values are compared by number: `number` has the outer and gets the inner ones."""
     for op in loop.walk():
         read = [number.get(value) for value in op.operands]
         types: list[Attribute] = []
@@ -99,7 +102,7 @@ def _entries(loop: Operation, number: dict[SSAValue, int]) -> Iterator[Entry]:
 
 
 def _difference(text: Entry, made: Entry) -> str:
-    """What two ops differ in, their bodies aside; empty where they are the same."""
+    """What two ops differ in, apart from their bodies; "" if they are equal."""
     a, b = text[0], made[0]
     if a.name != b.name:
         return "another op"
@@ -136,7 +139,7 @@ def _line(op: Operation | None) -> str:
 
 
 def _check_shardings(main: FuncOp, plan: Plan) -> None:
-    """Compare the shardings of arguments and results, where they are said."""
+    """Compare the shardings of the arguments and results that have one in the text."""
     signature, mesh = plan.assignment.structure.program.signature, plan.assignment.mesh
     arguments, results = boundary.shardings(plan)
     for what, leaves, attrs, made in (

@@ -1,4 +1,4 @@
-"""Copies a function body op by op into a new block: the common ground of putting loops on and taking them off."""
+"""Copies a function body op by op into a new block; both putting loops around ops and erasing them use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from partir.program import Signature
 
 
 class Copier:
-    """Copies ops into `block`; `values` are what the old values have become. Arguments are called by their paths."""
+    """Copies ops into `block`; `values` maps old values to new ones. Arguments get their paths as names."""
 
     def __init__(self, signature: Signature, arguments: Sequence[SSAValue]) -> None:
         self.block = Block()
@@ -22,7 +22,7 @@ class Copier:
                 new.name_hint = hint
 
     def copy(self, op: Operation) -> Operation:
-        """The op as it is, on the new values."""
+        """Copy an op unchanged, on the new values."""
         values = self.values
         new = type(op).create(
             operands=[values[v] for v in op.operands],
@@ -35,7 +35,7 @@ class Copier:
         return new
 
     def copy_control(self, op: Operation, write: Callable[[Block], None]) -> Operation:
-        """A `while` or `case` on the new values, its regions written by `write` into blocks of their own."""
+        """Copy a `while` or `case` on the new values; `write` fills a new block for each block of its regions."""
         outer = self.block
         regions: list[Region] = []
         for region in op.regions:
@@ -58,13 +58,13 @@ class Copier:
         return new
 
     def add(self, new: Operation, instead_of: Sequence[SSAValue]) -> None:
-        """Append an op whose results stand for old values."""
+        """Append an op whose results replace the old values `instead_of`."""
         self.block.add_op(new)
         self.values.update(zip(instead_of, new.results, strict=True))
 
 
 def copied(region: Region, values: dict[SSAValue, SSAValue]) -> Region:
-    """A region that reads the new values; what it defines itself is added to `values`."""
+    """A copy of a region that reads the new values; the values that it defines itself are added to `values`."""
     new = Region()
     region.clone_into(new, 0, values)
     return new

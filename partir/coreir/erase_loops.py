@@ -1,4 +1,4 @@
-"""Core IR to the program without loops: each nest becomes the one op on whole values that it was made of."""
+"""Turns Core IR back into the program without loops: each loop nest becomes the one op on global values that it was made of."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from partir.program import Program, origin_of
 from partir.sharding.table_builder import CONTROL
 
 AT_OWNER = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})
-"""Ops at a running index, which have others around them where the dim they pick from is cut."""
+"""Ops at a run-time index. If the dim that they index is tiled, their loop body has further ops that localise the index."""
 
 
 @dataclass(frozen=True, eq=False)
 class Erased:
-    """A program without loops: `loops` are the outermost its ops stood in, `values` what the values of the module became."""
+    """A program without loops: `loops` has the outermost loop that each op stood in (if any), `values` maps the module's values
+    to the program's."""
 
     program: Program
     loops: dict[Operation, LoopOp]
@@ -34,13 +35,13 @@ class Erased:
 
 
 def erase_loops(module: ModuleOp) -> Erased:
-    """Take the loops off a Core module, which is left as it is; a module without loops is copied.
+    """The program of a Core IR module without its loops. The module is left unchanged.
 
     before   %y = loop "data"=4 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
     after    %y = tanh %x
 
-    What a loop slices is not looked at (see `compare`). Raises IRError for a loop that does not stand around one op, and for a
-    module that is not Core IR.
+    The tiles of slices are ignored here; `compare` checks them. Raises IRError for a loop that does not stand around one op,
+    and for a module that is not Core IR.
     """
     main = boundary.main_of(module)
     rest = [op for op in module.body.block.ops if op is not main and not isinstance(op, MeshOp)]
@@ -50,10 +51,12 @@ def erase_loops(module: ModuleOp) -> Erased:
         )
     name = module.sym_name.data if module.sym_name is not None else ""
     with uncollected():
-        return _Stripper(main).run(name)
+        return _Eraser(main).run(name)
 
 
-class _Stripper:
+class _Eraser:
+    """One run of `erase_loops`. `shared` makes equal attributes one object."""
+
     def __init__(self, main: FuncOp) -> None:
         self.main = main
         self.signature = boundary.signature_of(main)
@@ -67,7 +70,7 @@ class _Stripper:
         return Erased(Program(module, self.signature, name), self.loops, self.copier.values)
 
     def ops(self, block: Block) -> None:
-        """Copy the ops of a block, each nest of loops as the one op it stands for, inside control flow as well."""
+        """Copy the ops of a block and of the control flow in it, each loop nest as the one op that it was made of."""
         for op in block.ops:
             if isinstance(op, LoopOp):
                 self.loops[self.nest(op)] = op
@@ -79,8 +82,10 @@ class _Stripper:
                 self.complete(self.copier.copy(op))
 
     def complete(self, op: Operation) -> None:
-        """Give an op of hand-written text the sharding rule that the frontend would have given it, and equal attributes one
-        object, as the frontend does: what is known of a rule, a plan or a loop is worked out once for each."""
+        """Do for an op of hand-written text what the frontend does: add its sharding rule, make equal attributes one object.
+
+        Memo tables of rules, plans and loops find attributes by `id`.
+        """
         rule = op.attributes.get(OpShardingRuleAttr.KEY) or standard_rule(op)
         if rule is not None:
             op.attributes[OpShardingRuleAttr.KEY] = self.share(rule)
@@ -91,7 +96,7 @@ class _Stripper:
         return self.shared.setdefault(attribute, attribute)
 
     def nest(self, outermost: LoopOp) -> Operation:
-        """Write the op that a nest of loops is made of, on whole values."""
+        """Write the op that a loop nest is made of, on global values and with the properties of the global op."""
         reading = _Nest(outermost)
         op = reading.op
         values = self.copier.values
@@ -112,12 +117,12 @@ class _Stripper:
 
 
 class _Nest:
-    """Loops one inside the other, down to the one op they stand around."""
+    """Nested loops, read from the outermost to the one op in the innermost body."""
 
     def __init__(self, outermost: LoopOp) -> None:
         self.loops: list[LoopOp] = []
         self.inside: dict[SSAValue, SSAValue | None] = {}
-        """What the values made inside are made of; None for what is made of constants and coordinates alone."""
+        """For each value made inside: the outer value that it is (part of); None if made of constants and coordinates alone."""
         inner: LoopOp | None = outermost
         while inner is not None:
             self.loops.append(inner)
@@ -125,7 +130,7 @@ class _Nest:
         self.op = self.principal()
 
     def enter(self, loop: LoopOp) -> LoopOp | None:
-        """Read the slices of a loop; the loop inside it, if that is all it has besides."""
+        """Record the slices of a loop's body. Returns the loop inside it, if there is one; it must then be all the rest."""
         rest: list[Operation] = []
         for op in loop.body.block.ops:
             if isinstance(op, SliceOp):
@@ -143,7 +148,7 @@ class _Nest:
         return only
 
     def principal(self) -> Operation:
-        """The op the loops stand around; the others in the innermost body make indices and masks for it."""
+        """The op that the loops stand around. Other ops in the innermost body only make local indices and masks for it."""
         innermost = self.loops[-1]
         last = innermost.body.block.last_op
         ops = [op for op in innermost.body.block.ops if not isinstance(op, SliceOp | CoordinateOp) and op is not last]
@@ -164,7 +169,7 @@ class _Nest:
         return found[0]
 
     def source(self, value: SSAValue) -> SSAValue:
-        """The value outside the loops that an operand is, or is a part of."""
+        """The value outside the loops that an operand is, or is a slice of."""
         found = self.source_or_none(value)
         if found is None:
             raise self.refuse("it reads a constant that is made inside it")
@@ -189,7 +194,7 @@ class _Nest:
 
 
 def where_of(op: Operation) -> str:
-    """The results, origin and kind of an op, for a message."""
+    """An op's name, result types, scope and source line, for a message."""
     origin = next((o for inner in op.walk() if (o := origin_of(inner)).scope.data or o.source.data), None)
     at = f" from {origin.scope.data or 'main'} ({origin.source.data})" if origin is not None else ""
     return f"{op.name} : {', '.join(map(str, op.result_types))}{at}"

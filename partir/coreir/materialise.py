@@ -1,7 +1,7 @@
-"""Plan to Core IR: StableHLO plus loops over mesh axes, with the meaning of the program it came from.
+"""Writes a plan as Core IR: StableHLO plus loops over mesh axes, which computes the same as the program it came from.
 
-There is one rewrite: tile this op along this factor over this axis (see `nest`). Values in a Core program are whole, so there
-are no reshards and no unreduced sums in it: those are what a plan owes, and `to_spmd` writes.
+There is one rewrite: tile this op along this factor over this axis (see `nest`). Values between the loops have their global
+shapes, so Core IR has no reshards and no unreduced values. Those are in the plan, and `to_spmd` writes them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from partir.sharding.plan import Plan, RowPlan
 from partir.sharding.table_builder import CONTROL
 
 PROPERTIES = "partir.properties"
-"""On the outermost loop: those properties of the op that count elements of a dim which is cut, as they are of the whole op."""
+"""On the outermost loop: those properties of the global op (sizes) that are different on the local op in the innermost body."""
 
 
 @paused()
 def materialise(plan: Plan) -> ModuleOp:
-    """The program as Core IR: each op that the plan cuts stands in loops, all others as they are.
+    """The program as Core IR: each op that the plan shards stands in loops, all others are unchanged.
 
-    The module carries the actions, `main` the signature and the shardings of arguments and results; an op's sharding rule
-    stands on its outermost loop. So `partir.coreir.read` gives back the assignment.
+    The module carries the actions, `main` the signature and the shardings of arguments and results, and the outermost loop of
+    an op its sharding rule. From these `partir.coreir.read` restores the assignment.
     """
     assignment, program = plan.assignment, plan.assignment.structure.program
     with uncollected():
@@ -43,6 +43,8 @@ def materialise(plan: Plan) -> ModuleOp:
 
 
 class _Materialiser:
+    """One run of `materialise`. `rows` finds the number of an op's row in the program's tables."""
+
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.tables = plan.assignment.structure.tables
@@ -57,7 +59,7 @@ class _Materialiser:
         return self.copier.block
 
     def ops(self, block: Block) -> None:
-        """Write the ops of a block; what control flow holds inside is written alike, on whole values."""
+        """Write the ops of a block and of the control flow in it, each in its loops."""
         for op in block.ops:
             position = self.rows.get(op)
             nest = None if position is None else self.nests.of(position, self.tables.rows[position])
@@ -72,7 +74,7 @@ class _Materialiser:
 
 
 class LoopWriter:
-    """Writes ops in their loops, one at a time."""
+    """Writes ops in their loops, one at a time. `frames` are memoised loop properties."""
 
     def __init__(self, plan: Plan) -> None:
         self.by_axis = plan.assignment.mesh.shape
@@ -80,7 +82,7 @@ class LoopWriter:
         self.frames: dict[tuple[str, tuple[Attribute, ...]], dict[str, Attribute]] = {}
 
     def write(self, into: Block, op: Operation, plan: RowPlan, nest: Nest, values: Mapping[SSAValue, SSAValue]) -> LoopOp:
-        """One op in its loops, at the end of a block; `values` are what the values it reads have become."""
+        """Write one op in its loops at the end of the block `into`. `values` maps the values it reads to those of the copy."""
         operands = [values[v] for v in op.operands]
         blocks: list[Block] = []
         for level in nest.levels:
@@ -116,7 +118,7 @@ class LoopWriter:
         return loop
 
     def enter(self, level: Level, operands: list[SSAValue]) -> Block:
-        """The block of one loop, with the slices it begins with; `operands` become what it has of them."""
+        """The block of one loop, beginning with its slices; in `operands`, each sliced operand is replaced by its slice."""
         block = Block(arg_types=[INDEX])
         index = block.args[0]
         if SSAValue.is_valid_name(level.axis):
@@ -134,7 +136,8 @@ class LoopWriter:
         return block
 
     def coordinate_in(self, nest: Nest, blocks: Sequence[Block]) -> Callable[[Axes], SSAValue]:
-        """How the ops of the innermost block get the number of the running iteration along some axes, first axis major."""
+        """A function that writes, into the innermost block, the linear index of the current iteration along some axes (first
+        axis major) as a tensor<i32>."""
         index_of = {level.axis: block.args[0] for level, block in zip(nest.levels, blocks, strict=True)}
 
         def coordinate(axes: Axes) -> SSAValue:
@@ -152,7 +155,7 @@ class LoopWriter:
         return coordinate
 
     def frame(self, level: Level) -> dict[str, Attribute]:
-        """The properties of a loop, made once per axis and parts."""
+        """The properties of a loop, made once per axis and kinds of results."""
         key = (level.axis, level.parts)
         found = self.frames.get(key)
         if found is None:
@@ -165,7 +168,7 @@ class LoopWriter:
 
 
 def captured_by(op: Operation) -> list[SSAValue]:
-    """The values from outside that the regions of an op read, each once."""
+    """The values from outside that the regions of an op read, without duplicates."""
     if not op.regions:
         return []
     inner = [other for region in op.regions for other in region.walk()]
@@ -177,7 +180,7 @@ def captured_by(op: Operation) -> list[SSAValue]:
 
 
 def _changed(op: Operation, block: Block) -> dict[str, Attribute]:
-    """The properties of an op that differ in its local stand-in, the last op of its kind in the block."""
+    """The properties of the global op that differ from those of its local copy, the last op of its kind in the block."""
     local = next(inner for inner in reversed(block.ops) if type(inner) is type(op))
     if local.properties == op.properties:
         return {}

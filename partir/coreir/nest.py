@@ -1,6 +1,6 @@
-"""The loops an op stands in, read off a plan: which operands each level slices, and how results come together again.
+"""Finds the loops that a plan puts around an op: which operands each loop slices, and how it joins the results of iterations.
 
-An op cut along the factors of its rule over some axes is one loop per axis, the earliest claimed axis outermost:
+An op that is sharded along factors of its rule over some axes stands in one loop per axis, the earliest claimed axis outermost:
 
     before   %y = dot_general %x, %w                      i over "data", k over "model"
     after    %y = loop "data" [tile<0>] (%i) {
@@ -26,15 +26,15 @@ from partir.sharding.tables import OpRow
 
 Shape = tuple[int, ...]
 IDENTITIES = frozenset({"sdy.sharding_constraint", "partir.tag"})
-"""Ops that say something about a value and compute nothing: never in a loop."""
+"""Ops that annotate a value and compute nothing: never in a loop."""
 
 AxisFactor = tuple[str, int]
-"""An axis, and the sub-factor (of the row) it cuts."""
+"""A mesh axis, and the sub-factor (of the row) that is sharded over it."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Operand `slot` is cut by `tile` to `shape`."""
+    """A loop slices operand number `slot` along `tile`; the slice has the shape `shape`."""
 
     slot: int
     tile: TileAttr
@@ -43,7 +43,7 @@ class Slice:
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One loop around an op; `shapes` are those of its results, put together as `parts` say."""
+    """One loop around an op. For each result, `parts` says how the loop joins what iterations yield, `shapes` is its shape."""
 
     axis: str
     slices: tuple[Slice, ...]
@@ -53,7 +53,7 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Nest:
-    """The loops around one op, outermost first; `inner` are the shapes of the op's own results."""
+    """The loops around one op: `cuts` and `levels`, outermost first. `inner` are the shapes of the local op's results."""
 
     cuts: tuple[AxisFactor, ...]
     levels: tuple[Level, ...]
@@ -61,10 +61,11 @@ class Nest:
 
 
 class Nests:
-    """The nest of each row of a plan; rows that are cut alike share one.
+    """The loop nest of each row of a plan; rows with the same shapes and sharding share one.
 
-    An op stands in the loops it has claimed - also where the plan has it give up a claim, to pass an unreduced sum on:
-    values in Core IR are global, and none is unreduced. A pass-through op has its operand's loops, in the order of its factors.
+    An op stands in a loop for each axis that it claimed. That includes claims that the plan gives up so that the op can pass an
+    unreduced value on: values in Core IR are global and never unreduced. A pass-through op has the loops of its operand, in the
+    order of its factors.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -76,7 +77,7 @@ class Nests:
         self._memo: dict[object, Nest] = {}
 
     def of(self, position: RowIndex, row: OpRow) -> Nest | None:
-        """The loops around a row; None where it stands in none."""
+        """The loops around a row; None if there are none."""
         if row.op.name in IDENTITIES or row.kind in ("carry", "predicate"):
             return None
         if row.kind == "pass_through":
@@ -96,7 +97,7 @@ class Nests:
         return found
 
     def _claimed(self) -> dict[int, tuple[AxisFactor, ...]]:
-        """By row, the sub-factors that have an axis."""
+        """For each row that has claimed an axis: its (axis, sub-factor) pairs."""
         found: dict[int, tuple[AxisFactor, ...]] = {}
         for axis in self.assignment.mesh.names:
             winners = self.assignment.winners[axis]
@@ -106,7 +107,7 @@ class Nests:
         return found
 
     def _in_order(self, position: RowIndex, cuts: tuple[AxisFactor, ...]) -> tuple[AxisFactor, ...]:
-        """Cuts by the time of their claim, the earliest first."""
+        """The (axis, sub-factor) pairs of a row in the order of their claims."""
         if len(cuts) < 2:
             return cuts
         classes, order = self.assignment.classes.of_row(position), self.assignment.reach.order
@@ -116,14 +117,14 @@ class Nests:
 def nest_of(
     shape: OpShape, cuts: Sequence[AxisFactor], sizes: dict[str, int], operands: Sequence[Shape], results: Sequence[Shape]
 ) -> Nest:
-    """The loops that cut an op of these (global) operand and result shapes, one after the other."""
+    """The loops around an op of these global operand and result shapes, one for each of `cuts`; `sizes` are the axis sizes."""
     extents = list(shape.sizes)
     sources = [list(dims) for dims in operands]
     targets = [list(dims) for dims in results]
     levels: list[Level] = []
     for axis, factor in cuts:
         devices = sizes[axis]
-        whole = tuple(tuple(dims) for dims in targets)
+        joined = tuple(tuple(dims) for dims in targets)
         slices: list[Slice] = []
         for slot, dims in enumerate(sources):
             for tile in tiles_of(shape, slot, factor, extents):
@@ -136,12 +137,15 @@ def nest_of(
                 dims[tile.position] //= devices
             parts.append(_part(shape, factor, tiles))
         extents[factor] //= devices
-        levels.append(Level(axis, tuple(slices), tuple(parts), whole))
+        levels.append(Level(axis, tuple(slices), tuple(parts), joined))
     return Nest(tuple(cuts), tuple(levels), tuple(tuple(dims) for dims in targets))
 
 
 def tiles_of(shape: OpShape, slot: int, factor: int, extents: Sequence[int]) -> list[TileAttr]:
-    """Where a sub-factor sits in an operand (or result, counted after the operands) as it is cut so far."""
+    """The tiles along which slicing a sub-factor slices operand `slot` (results are counted after the operands).
+
+    `extents` are the sizes of the sub-factors inside the loops so far.
+    """
     found: list[TileAttr] = []
     for dim, pieces in enumerate(shape.slots[slot]):
         if pieces is None or factor not in pieces:
@@ -154,6 +158,7 @@ def tiles_of(shape: OpShape, slot: int, factor: int, extents: Sequence[int]) -> 
 
 
 def _part(shape: OpShape, factor: int, tiles: Sequence[TileAttr]) -> PartAttr:
+    """How a loop joins a result: by a tile if it has the factor, by a reduction if the op reduces it, else any of them."""
     if tiles:
         return tiles[0]
     if shape.reduction[factor] and shape.kind is not None:

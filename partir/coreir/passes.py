@@ -1,7 +1,7 @@
-"""The compiler as passes on text: `partir opt FILE -p 'partir-tile{value=x dim=0 axis=data},partir-to-spmd'`.
+"""Passes that decide and lower on IR text: `partir opt FILE -p 'partir-tile{value=x dim=0 axis=data},partir-to-spmd'`.
 
-A pass that decides reads the actions a module carries, adds one, and writes the module again; so passes, tactics and searchers
-decide alike. Fields are options.
+A pass that decides reads the actions that a module carries, adds one, and writes the module again, so that passes decide by the
+same actions as tactics and searchers. The fields of a pass are its options.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from partir.sharding.actions import Action, Cut, GatherOnce, Pin, Prefer, Reduce
 
 @dataclass(frozen=True)
 class MeshPass(ModulePass):
-    """Give a module on which nothing is decided its mesh, or another: `partir-mesh{axes="data=4,model=2"}`.
+    """Set the mesh of a module that has no actions yet: `partir-mesh{axes="data=4,model=2"}`.
 
     before   func.func @main(...)
     after    sdy.mesh @mesh = <["data"=4, "model"=2]>
@@ -80,7 +80,7 @@ class TilePass(ModulePass):
 
 @dataclass(frozen=True)
 class ReplicatePass(ModulePass):
-    """Keep an argument replicated over an axis, against what comes later: `partir-replicate{value="params/w" axis=data}`."""
+    """Keep an argument replicated over an axis, whatever later passes do: `partir-replicate{value="params/w" axis=data}`."""
 
     name = "partir-replicate"
 
@@ -93,7 +93,9 @@ class ReplicatePass(ModulePass):
 
 @dataclass(frozen=True)
 class PinPass(ModulePass):
-    """Lay a dim of an argument over exactly these axes, whatever ops want: `partir-pin{value=x dim=0 axes="data,model"}`."""
+    """Shard a dim of an argument over exactly these axes, however its uses are sharded:
+    `partir-pin{value=x dim=0 axes="data,model"}`.
+    """
 
     name = "partir-pin"
 
@@ -107,7 +109,7 @@ class PinPass(ModulePass):
 
 @dataclass(frozen=True)
 class PreferPass(ModulePass):
-    """At the ops of a scope let the class of a dim have an axis that others want too:
+    """At the ops of a scope where several classes claim an axis, give it to the class of this dim:
     `partir-prefer{scope="mlp" value=x dim=1 axis=data}`.
     """
 
@@ -124,7 +126,7 @@ class PreferPass(ModulePass):
 
 @dataclass(frozen=True)
 class CutPass(ModulePass):
-    """End the class of a dim at a value: what reads it is not sharded along with it. `partir-cut{value=x dim=0}`."""
+    """End the class of a dim at a value, so that its readers are not sharded along with it: `partir-cut{value=x dim=0}`."""
 
     name = "partir-cut"
 
@@ -137,7 +139,7 @@ class CutPass(ModulePass):
 
 @dataclass(frozen=True)
 class GatherOncePass(ModulePass):
-    """Gather a parameter once in a step, not once in each phase: `partir-gather-once{value="params/w"}`."""
+    """Gather a parameter once per step instead of once per phase: `partir-gather-once{value="params/w"}`."""
 
     name = "partir-gather-once"
 
@@ -149,7 +151,7 @@ class GatherOncePass(ModulePass):
 
 @dataclass(frozen=True)
 class ReduceInPass(ModulePass):
-    """Make sums over an axis of floating values in a dtype: `partir-reduce-in{axis=data dtype=float32}`."""
+    """Reduce floating-point values over an axis in this dtype: `partir-reduce-in{axis=data dtype=float32}`."""
 
     name = "partir-reduce-in"
 
@@ -162,7 +164,7 @@ class ReduceInPass(ModulePass):
 
 @dataclass(frozen=True)
 class ToSpmdPass(ModulePass):
-    """Lower a Core module, or a plain one with a mesh, to the program of one device with explicit collectives."""
+    """Lower a Core IR module (or StableHLO with a mesh) to the program of one device with explicit collectives."""
 
     name = "partir-to-spmd"
 
@@ -172,7 +174,7 @@ class ToSpmdPass(ModulePass):
 
 @dataclass(frozen=True)
 class EraseLoopsPass(ModulePass):
-    """Take away loops, actions and shardings; names and sharding rules are made explicit.
+    """Remove loops, actions and shardings; write out argument paths and sharding rules.
 
     before   %y = loop "data"=4 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
     after    %y = tanh %x
@@ -190,7 +192,7 @@ class EraseLoopsPass(ModulePass):
 
 @dataclass(frozen=True)
 class UnrollPass(ModulePass):
-    """Write the iterations of all loops out: plain StableHLO that computes what the module means."""
+    """Unroll all loops into plain StableHLO that computes the same."""
 
     name = "partir-unroll"
 
@@ -199,7 +201,7 @@ class UnrollPass(ModulePass):
 
 
 def _act(module: ModuleOp, action: Action) -> None:
-    """Add an action. Raises TilingError for a tile that does not divide, NoEffectError for what would leave no trace."""
+    """Add an action to a module. Raises TilingError for a tile that does not divide, NoEffectError if nothing would change."""
     before = read_core(module)
     after = before.apply(action)
     new = [str(item) for item in after.claims.undivided if item not in before.claims.undivided]
@@ -223,7 +225,7 @@ def _act(module: ModuleOp, action: Action) -> None:
 
 
 def _replace(module: ModuleOp, new: ModuleOp) -> None:
-    """Give a module the contents of another, and its actions."""
+    """Replace the contents, the actions and the name of a module by those of another."""
     block = new.body.detach_block(0)
     module.body.erase_block(0)
     module.body.add_block(block)

@@ -1,4 +1,4 @@
-"""Core IR to an assignment: the program without loops, under the actions that the module carries, held to its loops."""
+"""Reads Core IR as an assignment: erases the loops, applies the module's actions, and checks that they make the same loops."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from partir.sharding.structure import Structure
 
 @paused()
 def read_core(module: ModuleOp) -> Assignment:
-    """The assignment a Core module is written from.
+    """The assignment that a Core IR module was written from.
 
-    A module without loops and actions is a program on which nothing is decided yet but what its arguments' shardings and its
-    sharding constraints say. Raises IRError for loops without actions, and for loops that are not those the actions make.
+    In a module without loops and actions, only the shardings of arguments and results and the sharding constraints decide.
+    Raises IRError for loops without actions, and for loops that differ from those that the actions make.
     """
     mesh, main = boundary.mesh_of(module), boundary.main_of(module)
     actions = boundary.actions_of(module)
@@ -40,8 +40,8 @@ def read_core(module: ModuleOp) -> Assignment:
         return _undecided(structure, main, mesh)
     leaves = structure.program.signature.results
     entries = boundary.entries(main.res_attrs, len(leaves))
-    said = [boundary.fixed_read(entry, mesh, leaf.name) for entry, leaf in zip(entries, leaves, strict=True)]
-    fixed = [_checked(result, axes, leaves[result], mesh) for result, axes in enumerate(said) if axes is not None]
+    given = [boundary.fixed_read(entry, mesh, leaf.name) for entry, leaf in zip(entries, leaves, strict=True)]
+    fixed = [_checked(result, axes, leaves[result], mesh) for result, axes in enumerate(given) if axes is not None]
     assignment = Assignment(structure, mesh, outputs=tuple(fixed)).apply(*actions)
     check_same(main, erased, plan_.make(assignment))
     return assignment
@@ -62,18 +62,19 @@ def _check_free_of_loops(module: ModuleOp) -> None:
 
 
 def _undecided(structure: Structure, main: FuncOp, mesh: Mesh) -> Assignment:
-    """The start of a module without actions: what its arguments, its constraints and its results say."""
+    """The assignment of a module without actions: the shardings of its arguments and results, and its sharding constraints."""
     names, signature = structure.addresses.names, structure.program.signature
     arguments = _shardings(main.arg_attrs, signature.arguments, mesh)
-    actions: list[Action] = [Replicate(names[i], axis) for i, (_, whole) in enumerate(arguments) for axis in whole]
+    actions: list[Action] = [Replicate(names[i], axis) for i, (_, over) in enumerate(arguments) for axis in over]
     for i, (axes, _) in enumerate(arguments):
         actions += [Tile(names[i], dim, axis) for dim, own in enumerate(axes or ()) for axis in own]
     assignment = Assignment(structure, mesh).apply(*actions, *structure.wishes(mesh).actions)
-    leaving = plan_.make(assignment).outputs
+    outputs = plan_.make(assignment).outputs
+    # A result is fixed only if its sharding differs from the one that the plan gives it anyway.
     fixed = [
         _checked(result, axes, signature.results[result], mesh)
         for result, (axes, _) in enumerate(_shardings(main.res_attrs, signature.results, mesh))
-        if axes is not None and axes != _dim_axes(leaving[result])
+        if axes is not None and axes != _dim_axes(outputs[result])
     ]
     return replace(assignment, outputs=tuple(fixed))
 
@@ -81,13 +82,13 @@ def _undecided(structure: Structure, main: FuncOp, mesh: Mesh) -> Assignment:
 def _shardings(
     attrs: ArrayAttr[DictionaryAttr] | None, leaves: Sequence[Leaf], mesh: Mesh
 ) -> list[tuple[list[Axes] | None, Axes]]:
-    """What the attributes of arguments or results say of each: the axes of its dims, and those it is replicated over."""
+    """For each argument or result: the axes of its dims (None without a sharding), and the axes it is replicated over."""
     entries = boundary.entries(attrs, len(leaves))
     return [boundary.axes_read(entry, mesh, leaf.name) for entry, leaf in zip(entries, leaves, strict=True)]
 
 
 def _checked(result: int, axes: Sequence[Axes | None], leaf: Leaf, mesh: Mesh) -> tuple[int, Fixed]:
-    """A result that leaves otherwise than the plan would have it, fixed, as by `out_shardings`."""
+    """A fixed result, as by `out_shardings`: its number and the axes of its dims. Raises IRError if they do not fit it."""
     problem = "" if len(axes) == len(leaf.shape) else f"{len(axes)} dims are sharded, it has {len(leaf.shape)}"
     for size, own in zip(leaf.shape, axes, strict=False):
         if own and size % mesh.size_of(*own):
@@ -98,6 +99,6 @@ def _checked(result: int, axes: Sequence[Axes | None], leaf: Leaf, mesh: Mesh) -
 
 
 def _dim_axes(layout: Layout) -> list[Axes]:
-    """The axes of each dim of a layout that a sharding can say."""
+    """The axes of each dim of a layout that can be written as a PartitionSpec."""
     entries: list[Axes] = [() if e is None else (e,) if isinstance(e, str) else e for e in spec_of(layout)]
     return entries + [()] * (len(layout) - len(entries))

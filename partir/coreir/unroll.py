@@ -1,6 +1,7 @@
-"""Core IR to plain StableHLO on whole values: loops run one iteration after the other, as their meaning is defined.
+"""Unrolls Core IR to plain StableHLO on global values: the iterations of each loop are written out one after the other.
 
-Nothing here knows of plans, meshes or collectives, so running the result checks that Core IR means what the program means.
+This is the definition of what Core IR computes. It uses no plan, mesh or collective, so running the result is an independent
+check that Core IR computes the same as the program.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ COMBINERS = {
 
 
 def unroll(module: ModuleOp) -> ModuleOp:
-    """The module without loops: each iteration written out, its results put side by side, combined, or taken once.
+    """The module with each loop iteration written out, and their results concatenated, reduced, or (all are equal) the first.
 
     before   %y = loop "data"=2 [tile<0>] (%i) { %s = slice %x[%i] tile<0> ; %t = tanh %s ; yield %t }
     after    %s0 = slice %x [0:4] ; %t0 = tanh %s0 ; %s1 = slice %x [4:8] ; %t1 = tanh %s1
              %y = concatenate %t0, %t1, dim = 0
 
-    Tags and sharding constraints, which compute nothing, vanish. Raises IRError for a module with collectives.
+    Tags and sharding constraints compute nothing and are dropped. Raises IRError for a module with collectives.
     """
     main = boundary.main_of(module)
     old = main.body.blocks[0]
@@ -47,13 +48,15 @@ def unroll(module: ModuleOp) -> ModuleOp:
 
 
 class _Unroller:
+    """One run of `unroll`. `values` maps old values to new ones, `iteration` loop indices to the current iteration's number."""
+
     def __init__(self) -> None:
         self.writer = Writer(Block())
         self.values: dict[SSAValue, SSAValue] = {}
-        self.turn: dict[SSAValue, int] = {}
+        self.iteration: dict[SSAValue, int] = {}
 
     def open(self, old: Block) -> Block:
-        """An empty block with the arguments of an old one."""
+        """An empty block with arguments of the same types and names as those of `old`."""
         new = Block(arg_types=old.arg_types)
         for before, after in zip(old.args, new.args, strict=True):
             after.name_hint = before.name_hint
@@ -72,10 +75,10 @@ class _Unroller:
             values.update(zip(op.results, self.loop(op), strict=True))
         elif isinstance(op, SliceOp):
             dim = op.tile.position
-            size = shape_of(op.x.type)[dim] // shape_of(op.result.type)[dim]
-            values[op.result] = self.slice(values[op.x], op.tile, size, self.turn[op.index])
+            count = shape_of(op.x.type)[dim] // shape_of(op.result.type)[dim]
+            values[op.result] = self.slice(values[op.x], op.tile, count, self.iteration[op.index])
         elif isinstance(op, CoordinateOp):
-            values[op.result] = self.writer.number(self.turn[op.index], SCALAR_I32)
+            values[op.result] = self.writer.number(self.iteration[op.index], SCALAR_I32)
         elif isinstance(op, TagOp | ShardingConstraintOp):
             values[op.results[0]] = values[op.operands[0]]
         elif op.name.startswith("spmd."):
@@ -109,23 +112,21 @@ class _Unroller:
         self.values.update(zip(op.results, copy.results, strict=True))
 
     def loop(self, loop: LoopOp) -> list[SSAValue]:
-        """All iterations of a loop, in sequence."""
+        """Write all iterations of a loop, in sequence; returns its joined results."""
         yielded: list[list[SSAValue]] = []
         body = loop.body.block
-        for turn in range(loop.trip_count):
-            self.turn[loop.index] = turn
+        for iteration in range(loop.trip_count):
+            self.iteration[loop.index] = iteration
             for op in body.ops:
                 if op is not body.last_op:
                     self.op(op)
             yielded.append([self.values[v] for v in loop.yielded])
-        return [
-            self.together(list(parts), part) for part, parts in zip(loop.results_as, zip(*yielded, strict=True), strict=True)
-        ]
+        return [self.joined(list(parts), part) for part, parts in zip(loop.results_as, zip(*yielded, strict=True), strict=True)]
 
-    def together(self, parts: Sequence[SSAValue], part: PartAttr) -> SSAValue:
-        """One value from what the iterations made of it."""
+    def joined(self, parts: Sequence[SSAValue], part: PartAttr) -> SSAValue:
+        """One result of a loop, from the `parts` that its iterations yield."""
         if isinstance(part, TileAttr):
-            return self.side_by_side(parts, part)
+            return self.concatenated(parts, part)
         if isinstance(part, ReduceAttr):
             total = parts[0]
             for other in parts[1:]:
@@ -133,24 +134,24 @@ class _Unroller:
             return total
         return parts[0]
 
-    def slice(self, x: SSAValue, tile: TileAttr, size: int, turn: int) -> SSAValue:
-        """Part number `turn` of `size` parts of `x`."""
-        whole, dim = self.split(x, tile)
-        shape = list(shape_of(whole.type))
-        inner = shape[dim] // size
+    def slice(self, x: SSAValue, tile: TileAttr, count: int, number: int) -> SSAValue:
+        """Part `number` of the `count` parts that `tile` splits `x` into."""
+        split, dim = self.split(x, tile)
+        shape = list(shape_of(split.type))
+        inner = shape[dim] // count
         start, limit = [0] * len(shape), list(shape)
-        start[dim], limit[dim] = turn * inner, (turn + 1) * inner
+        start[dim], limit[dim] = number * inner, (number + 1) * inner
         shape[dim] = inner
         properties: dict[str, Attribute] = {
             "start_indices": _array(start),
             "limit_indices": _array(limit),
             "strides": _array([1] * len(shape)),
         }
-        part = self.writer.make("slice", [whole], self.writer.typed(x.type, tuple(shape)), properties)
+        part = self.writer.make("slice", [split], self.writer.typed(x.type, tuple(shape)), properties)
         return self.merge(part, tile)
 
-    def side_by_side(self, parts: Sequence[SSAValue], tile: TileAttr) -> SSAValue:
-        """The inverse of all slices of one tile."""
+    def concatenated(self, parts: Sequence[SSAValue], tile: TileAttr) -> SSAValue:
+        """The value whose slices along `tile` are `parts`: the inverse of `slice`."""
         split = [self.split(x, tile) for x in parts]
         shape, dim = list(shape_of(split[0][0].type)), split[0][1]
         shape[dim] *= len(parts)
@@ -159,7 +160,7 @@ class _Unroller:
         return self.merge(x, tile)
 
     def split(self, x: SSAValue, tile: TileAttr) -> tuple[SSAValue, int]:
-        """A tiled dim as [outer, rest], and where the rest is; itself where there is nothing outer."""
+        """`x` with the tiled dim reshaped to [outer, rest], and the number of the dim `rest`; `x` itself if outer is 1."""
         dim, outer = tile.position, tile.outer_size
         if outer == 1:
             return x, dim

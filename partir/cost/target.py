@@ -69,8 +69,6 @@ class Target:
     named follow, last of the mesh first. `torus` is the slice in chips; None takes the squarest that holds the mesh.
     `sources` says for each field where its number comes from.
 
-    >>> get("tpu_v3").hbm_bytes / 2**30
-    16.0
     >>> mine = Target("mine", "gpu", {"f32": 1e13}, 1e12, 8 * 10**9, 4e11, Wires("switch", 1e10, 5e-6), node_devices=4)
     >>> mine.peak_flops_per_second("bf16")
     10000000000000.0

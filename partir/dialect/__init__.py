@@ -1,1 +1,1 @@
-"""What can be said: the IR of partir (`core`, `spmd`), and of the programs it reads and writes (`stablehlo`, `sdy`)."""
+"""The IR dialects, in xDSL: partir's own (`core`, `spmd`), and those that it reads and writes (`stablehlo`, `chlo`, `sdy`)."""

@@ -1,4 +1,4 @@
-"""Attributes Core and SPMD share: how a value comes apart, how parts become a value, where an op is from."""
+"""Attributes that Core IR and SPMD IR share: how a dim is tiled, how parts are joined to a value, where an op comes from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xdsl.utils.str_enum import StrEnum
 
 
 class Kind(StrEnum):
-    """How partial values are combined: the reductions every backend has as a collective."""
+    """How partial values are combined: the reductions that every backend has as a collective."""
 
     ADD = "add"
     MUL = "mul"
@@ -47,10 +47,10 @@ class KindAttr(EnumAttribute[Kind], SpacedOpaqueSyntaxAttribute):
 
 @irdl_attr_definition
 class TileAttr(ParametrizedAttribute):
-    """A cut of one dim: `#partir.tile<0>`, or `#partir.tile<0, 4>`; inside ops `tile<0>`.
+    """A split of one dim into equal parts: `#partir.tile<0>`, or `#partir.tile<0, 4>`; inside ops `tile<0>`.
 
-    Dim `dim` of size D is seen as [outer, n, D / (outer n)] for n parts, and the middle is cut: part i takes the i-th
-    contiguous piece of each of the `outer` blocks. With outer = 1 that is an ordinary contiguous cut.
+    For n parts, dim `dim` of size D is viewed as [outer, n, D / (outer n)], and part i has index i of the middle dim: the i-th
+    contiguous piece of each of the `outer` blocks. With outer = 1 the parts are contiguous.
 
         tile<0>     over 2 parts of [0 1 2 3 4 5 6 7]:   [0 1 2 3]  [4 5 6 7]
         tile<0, 2>  over 2 parts of [0 1 2 3 4 5 6 7]:   [0 1 4 5]  [2 3 6 7]
@@ -80,7 +80,7 @@ class TileAttr(ParametrizedAttribute):
             raise VerifyException(f"tile with outer {self.outer_size}, which must be 1 or more")
 
     def cut(self, type: Attribute, parts: int) -> TensorType:
-        """The type of one of `parts` equal parts. Raises VerifyException where they are not equal."""
+        """The type of one of `parts` equal parts. Raises VerifyException if the dim does not divide."""
         tensor, size = self._size(type)
         if parts < 1:
             raise VerifyException(f"a cut into {parts} parts")
@@ -90,7 +90,7 @@ class TileAttr(ParametrizedAttribute):
         return _resized(tensor, self.position, size // parts)
 
     def joined(self, type: Attribute, parts: int) -> TensorType:
-        """The type of `parts` parts put together; the inverse of `cut`."""
+        """The type of `parts` parts joined together: the inverse of `cut`."""
         tensor, size = self._size(type)
         if size % self.outer_size:
             raise VerifyException(f"dim {self.position} of {tensor} does not divide by {self.outer_size} blocks")
@@ -122,7 +122,7 @@ class TileAttr(ParametrizedAttribute):
 
 @irdl_attr_definition
 class ReduceAttr(ParametrizedAttribute):
-    """The parts are partial values of one whole, to be combined: `#partir.reduce<add>`; inside ops `reduce<add>`."""
+    """The parts are partial values that have to be reduced: `#partir.reduce<add>`; inside ops `reduce<add>`."""
 
     name = "partir.reduce"
     kind: KindAttr
@@ -144,7 +144,7 @@ class ReduceAttr(ParametrizedAttribute):
 
 @irdl_attr_definition
 class AnyAttr(ParametrizedAttribute):
-    """Every part is the whole value, so any of them will do: `#partir.any`; inside ops `any`."""
+    """All parts are equal, and the value is any of them: `#partir.any`; inside ops `any`."""
 
     name = "partir.any"
 
@@ -166,7 +166,7 @@ class PhaseAttr(EnumAttribute[Phase], SpacedOpaqueSyntaxAttribute):
 
 @irdl_attr_definition
 class OriginAttr(ParametrizedAttribute):
-    """Where an op is from: `#partir.origin<"layer_0/attention-block", forward, "gpt.py:81">`.
+    """The scope, phase and source line of an op: `#partir.origin<"layer_0/attention-block", forward, "gpt.py:81">`.
 
     Ops carry it as the discardable attribute `partir.origin`.
     """

@@ -1,4 +1,4 @@
-"""The `chlo` dialect: the client ops JAX emits where StableHLO has none (erf, top_k, ragged_dot, ...)."""
+"""The `chlo` dialect: the ops that JAX emits where StableHLO has none (erf, top_k, ragged_dot, ...)."""
 
 from __future__ import annotations
 

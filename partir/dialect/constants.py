@@ -1,4 +1,4 @@
-"""Dense constants as numpy arrays and back; a splat keeps one element, whatever its shape."""
+"""Converts dense constants to numpy arrays and back. A splat is stored as one element, whatever its shape."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def splat(type: TensorType[Any], value: Any) -> DenseIntOrFPElementsAttr:
 
 
 def is_splat(constant: DenseIntOrFPElementsAttr) -> bool:
-    """Whether all elements are equal; takes no time for a constant that keeps one element."""
+    """Whether all elements are equal; fast for a constant that is stored as one element."""
     data, width = constant.data.data, constant.type.element_type.compile_time_size
     return len(data) > 0 and data == data[:width] * (len(data) // width)
 

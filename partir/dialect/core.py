@@ -1,7 +1,7 @@
-"""The `partir` dialect: StableHLO plus loops over mesh axes; a Core program means the same as the program it came from.
+"""The `partir` dialect: loops over mesh axes around StableHLO ops (Core IR), with the meaning of the program they came from.
 
-A loop stands for the devices of one mesh axis, run one after the other: its body computes on slices, and the loop puts
-what the iterations yield together again. Lowering turns loops into the `spmd` dialect.
+A loop stands for the devices along one mesh axis, run one after the other: its body computes on slices, and the loop joins what
+its iterations yield. Lowering to the `spmd` dialect turns iterations into devices.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from partir.dialect.attributes import ReduceAttr as ReduceAttr
 from partir.dialect.attributes import TileAttr as TileAttr
 
 PartAttr = TileAttr | ReduceAttr | AnyAttr
-"""How one result of a loop comes together from what the iterations yield."""
+"""How a loop joins what its iterations yield to one result."""
 
 INDEX = IndexType()
 SCALAR_I32 = TensorType(i32, ())
@@ -49,9 +49,9 @@ SCALAR_I32 = TensorType(i32, ())
 
 @irdl_attr_definition
 class ActionAttr(ParametrizedAttribute):
-    """One decision, its kind and its fields (strings and integers): `#partir.action<tile value="x" dim=0 axis="data">`.
+    """One decision, with its kind and its fields (strings and integers): `#partir.action<tile value="x" dim=0 axis="data">`.
 
-    Which kinds there are, and what they mean, says `partir.sharding.actions`.
+    The kinds and their meaning are in `partir.sharding.actions`.
     """
 
     name = "partir.action"
@@ -64,7 +64,7 @@ class ActionAttr(ParametrizedAttribute):
 
     @property
     def fields(self) -> dict[str, str | int]:
-        """By name, in the order of the text."""
+        """The fields by name, in the order of the text."""
         return {name: _value(attr) for name, attr in self.arguments.data.items()}
 
     @classmethod
@@ -102,9 +102,9 @@ class ActionAttr(ParametrizedAttribute):
 
 @irdl_attr_definition
 class ActionsAttr(ParametrizedAttribute):
-    """The decisions a Core module is written from, in order; its loops are what they make of the program.
+    """The decisions that a Core IR module was written from, in order; its loops follow from them.
 
-    The module carries them as the discardable attribute `partir.actions`, a line each:
+    The module carries them as the discardable attribute `partir.actions`, one per line:
 
     ```mlir
     builtin.module @step attributes {partir.actions = #partir.actions<
@@ -152,10 +152,10 @@ def _value(attr: Attribute) -> str | int:
 
 @irdl_op_definition
 class LoopOp(IRDLOperation):
-    """Run a body once per device of a mesh axis, and put the yielded values together.
+    """Run a body once per device of a mesh axis, and join the yielded values.
 
-    The body may use any value defined before the loop. `results_as` says for each result how the yielded values become
-    one: `tile<d>` puts them side by side along dim d, `reduce<kind>` combines them, `any` takes one (all are equal).
+    The body may use any value defined before the loop. `results_as` says for each result how the yielded values are
+    joined: `tile<d>` concatenates them along dim d, `reduce<kind>` reduces them, `any` takes one (all are equal).
     A loop over an axis cannot be inside another loop over that axis.
 
     ```mlir
@@ -171,7 +171,7 @@ class LoopOp(IRDLOperation):
     ```text
     %x   [ 0 1 | 2 3 | 4 5 | 6 7 ]
     %i      0     1     2     3      each iteration sees two rows, %xs
-    %y   [ 0 1 | 2 3 | 4 5 | 6 7 ]   tile<0>: what they yield, side by side
+    %y   [ 0 1 | 2 3 | 4 5 | 6 7 ]   tile<0>: what they yield, concatenated
     ```
     """
 
@@ -193,7 +193,7 @@ class LoopOp(IRDLOperation):
         body: Region,
         attributes: dict[str, Attribute] | None = None,
     ) -> None:
-        """A loop whose result types follow from what `body` yields."""
+        """A loop whose result types are inferred from what `body` yields."""
         yielded = body.block.last_op
         types = [] if yielded is None else [operand.type for operand in yielded.operands]
         super().__init__(
@@ -309,14 +309,14 @@ class YieldOp(IRDLOperation):
 class SliceOp(IRDLOperation):
     """The part of a value that one iteration of a loop works on.
 
-    `x` is cut along the tile into as many parts as the loop has iterations; the result is part number `index`, which
+    `x` is split along the tile into as many parts as the loop has iterations; the result is part number `index`, which
     must be the index of an enclosing loop.
 
     ```mlir
     %xs = partir.slice %x[%i] tile<0> : tensor<8x16xf32> -> tensor<2x16xf32>
     ```
 
-    With an outer size the dim is cut inside blocks, as a merged dim needs: `tile<0, 2>` over 2 iterations.
+    With an outer size the dim is split inside blocks, as a dim that a reshape merged may need: `tile<0, 2>` over 2 iterations.
 
     ```text
     %x           [ 0 1 2 3   4 5 6 7 ]
@@ -343,7 +343,7 @@ class SliceOp(IRDLOperation):
         *,
         size: int = 0,
     ) -> None:
-        """A slice; without a type, `size` is the number of parts where the loop is not built yet."""
+        """A slice. Without a result type, `size` is the number of parts if the loop does not exist yet."""
         x = SSAValue.get(x)
         if result_type is None:
             loop = loop_of(index)
@@ -394,7 +394,7 @@ class SliceOp(IRDLOperation):
 
 @irdl_op_definition
 class CoordinateOp(IRDLOperation):
-    """The index of a loop as a scalar tensor, to compute with.
+    """The index of a loop as a scalar tensor, which StableHLO ops can compute with.
 
     ```mlir
     %c = partir.coordinate %i : tensor<i32>
@@ -430,7 +430,7 @@ class CoordinateOp(IRDLOperation):
 
 @irdl_op_definition
 class BarrierOp(IRDLOperation):
-    """Pass values on unchanged, but let nothing be moved or merged across: no result is ready before all operands are.
+    """Pass values on unchanged; no result is available before all operands are, and compilers merge nothing across it.
 
     ```mlir
     %c, %d = partir.barrier %a, %b : tensor<8xf32>, tensor<f32>
@@ -520,7 +520,7 @@ def loop_of(index: SSAValue) -> LoopOp | None:
 
 
 def whole(part: Attribute, type: Attribute, size: int) -> Attribute:
-    """The type of a loop's result when `size` iterations yield `type`. Raises VerifyException where they do not fit."""
+    """The type of a loop's result if `size` iterations yield `type`. Raises VerifyException if they cannot be joined so."""
     if isinstance(part, TileAttr):
         return part.joined(type, size)
     if isinstance(part, ReduceAttr):

@@ -1,4 +1,4 @@
-"""Make op classes from one line each: for ops that need names and properties checked, but no syntax of their own."""
+"""Defines op classes in one line each, for ops whose names and properties are checked but that need no parser of their own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LIST: Property = base(ArrayAttr)
 
 @dataclass(frozen=True)
 class Optional:
-    """A property that may be missing."""
+    """A property that may be left out."""
 
     of: Property
 
@@ -70,10 +70,9 @@ def define(
     >>> define("stablehlo.sort", "inputs* -> results*", regions="comparator", dimension=Optional(I64)).__name__
     'SortOp'
 
-    In a signature and in `regions`, `*` marks what may occur any number of times and `?` what may be missing; two lists
+    In a signature and in `regions`, `*` marks what may occur any number of times and `?` what may be left out; two lists
     of operands have the same length unless `segments` says that a property holds their lengths. `effects` marks ops
-    that do more than compute their results. With a `syntax` (an xDSL assembly format) the op has one, else it prints
-    generically.
+    that do more than compute their results. `syntax` is an xDSL assembly format; without it the op prints in generic form.
     """
     operands, results = (side.replace(",", " ").split() for side in signature.split("->"))
     fields: dict[str, Any] = {"name": name, "__module__": __name__, "__doc__": f"`{name}`: {signature}"}
@@ -121,5 +120,5 @@ def elementwise(name: str, operands: str, /, *, arguments: str = "", **propertie
 
 
 def _python_name(key: str) -> str:
-    """Properties called `name`, `attributes`... would hide what every op has."""
+    """The Python name of a property: `name`, `attributes` and the like would hide members of every op and get an underscore."""
     return key + "_" if key in dir(IRDLOperation) or key == "name" else key

@@ -1,4 +1,4 @@
-"""Kinds of ops, by name: what every part of the compiler that treats a kind alike asks for."""
+"""Sets of op names that the compiler treats alike: pointwise ops, layout ops, contractions."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _POINTWISE = """
 POINTWISE = frozenset(
     {f"stablehlo.{name}" for name in _POINTWISE.split()} | {f"chlo.{name}" for name in (*UNARY.split(), *BINARY)}
 )
-"""Ops that compute each element of the result from the same element of the operands (a scalar serves all elements)."""
+"""Ops that compute each element of the result from the same element of the operands (a scalar operand counts for all)."""
 
 LAYOUT = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.transpose"})
 """Ops that only move elements."""
 
 MATRIX = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
-"""Ops that a matrix unit does."""
+"""Ops that run on the matrix unit."""
 
 CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.gather", "stablehlo.scatter"})
-"""Ops that sum or pick along dims their result does not have."""
+"""Ops that sum over, or index into, dims that their result does not have."""
 
 
 CALLED = "partir.called"
-"""On a custom call: the functions that it calls, as MLIR text."""
+"""The attribute of a custom call with the private functions that it calls, as MLIR text."""
 
 
 def happens_once(op: Operation) -> bool:
-    """Whether an op must happen once, on one device: it calls back to the host for its effect (debug.print, io_callback), or
-    draws random numbers that have no key, which no two devices would draw alike."""
+    """Whether an op must run on one device only: it calls back to the host for an effect (debug.print, io_callback), or draws
+    random numbers without a key, which would differ between devices."""
     if op.name != "stablehlo.custom_call":
         return op.name == "stablehlo.rng"
     target, effect = op.properties.get("call_target_name"), op.properties.get("has_side_effect")

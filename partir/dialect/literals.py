@@ -1,4 +1,4 @@
-"""Dense literals from text: what xDSL's parser gets wrong (hexadecimal floats) or expands (splats) is read here."""
+"""Parses dense literals: hexadecimal floats, which xDSL's parser gets wrong, and splats, which it expands."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from xdsl.dialects.builtin import (
 Scalar = int | float
 
 CONTENT = re.compile(r'<\s*(?:"0x(?P<hex>[0-9A-Fa-f]*)"|(?P<list>[^<>"]*))\s*>')
-"""What stands between the brackets of `dense<...>`."""
+"""The text between the brackets of `dense<...>`."""
 
 _TOKEN = re.compile(r"[\[\](),]|[^\[\](),\s]+")
 _WORDS = {"true": 1, "false": 0}
 
 
 def dense_from_text(content: re.Match[str], type: RankedStructure[AnyDenseElement]) -> DenseIntOrFPElementsAttr:
-    """The attribute `dense<content> : type`. Raises ValueError where they do not fit.
+    """The attribute `dense<content> : type`. Raises ValueError if the two do not fit.
 
-    A splat keeps one element, whatever its type's size: xDSL would expand `dense<0.0> : tensor<32x1024x1024xf32>` to
-    128 MB. Kept so it prints the same, and `is_splat()` holds.
+    A splat is stored as one element, whatever its type's size: xDSL would expand `dense<0.0> : tensor<32x1024x1024xf32>` to
+    128 MB. It prints the same.
     """
     shape = type.get_shape()
     count = 1

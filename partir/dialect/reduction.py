@@ -1,4 +1,4 @@
-"""What a reduction's region combines, and the value that changes nothing when it is combined once more."""
+"""Finds the op that a reduction combines elements with, and its neutral value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMBINER_KINDS = {
 
 
 def combiner(op: Operation) -> Operation | None:
-    """The op by which a region combines two scalars, when it is one known op, else None.
+    """The op that a region combines two scalars with, if the region is that one op and it is a known kind, else None.
 
     before   reduce(%x) { ^(a, b): %s = stablehlo.add %a, %b ; return %s }
     after    stablehlo.add
@@ -52,7 +52,7 @@ def body_kind(op: Operation) -> str | None:
 
 
 def is_neutral(value: SSAValue, kind: str) -> bool:
-    """Whether a value is a literal that changes nothing when it is combined once more."""
+    """Whether a value is a constant whose elements all are the neutral value of a kind (0 for "add", -inf for "max", ...)."""
     op = value.owner
     attr = op.properties.get("value") if isinstance(op, Operation) and op.name == "stablehlo.constant" else None
     if not isinstance(attr, DenseIntOrFPElementsAttr) or not is_splat(attr):
@@ -67,7 +67,7 @@ def is_neutral(value: SSAValue, kind: str) -> bool:
 
 
 def neutral(element: Attribute, kind: str) -> bytes | None:
-    """The bytes of the number that changes nothing when it is combined; None where the type has no such number."""
+    """The bytes of the neutral value of a kind, in an element type; None if the type has no such value."""
     if isinstance(element, ComplexType):
         part = neutral(element.element_type, kind) if kind in ("add", "mul") else None
         return part + bytes(len(part)) if part is not None else None
@@ -84,6 +84,6 @@ def neutral(element: Attribute, kind: str) -> bytes | None:
 
 
 def neutral_literal(scalar: TensorType[Any], kind: str) -> DenseIntOrFPElementsAttr | None:
-    """The constant of `neutral`, of a scalar tensor type."""
+    """The neutral value of a kind as a constant of a scalar tensor type; None if there is none."""
     raw = neutral(scalar.element_type, kind)
     return DenseIntOrFPElementsAttr(scalar, BytesAttr(raw)) if raw is not None else None

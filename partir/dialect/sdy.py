@@ -1,6 +1,6 @@
-"""The `sdy` dialect (Shardy): meshes, shardings, constraints and sharding rules, so that text goes both ways.
+"""The `sdy` dialect (Shardy): meshes, shardings, constraints and manual computations, parsed and printed as Shardy does.
 
-Attributes are in `sdy_attributes` and can be imported from here.
+Its attributes are defined in `sdy_attributes` and can be imported from here.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ShardingConstraintOp(IRDLOperation):
     name = "sdy.sharding_constraint"
 
     REFUSED: ClassVar[str] = "partir.refused"
-    """The attribute with what it asked over axes of another mesh that are none of the mesh's: `dim: axis of mesh`, each."""
+    """The attribute with the requests that the import dropped, because the mesh has no such axes: `dim: axis of mesh` each."""
 
     input = operand_def()
     sharding = prop_def(TensorShardingAttr)
@@ -241,7 +241,7 @@ class ReturnOp(IRDLOperation):
         syntax.print_typed_operands(printer, self.operands, {})
 
 
-# What only later passes of Shardy produce: read and printed, in generic form, but not looked into.
+# Ops that only later passes of Shardy make: they are parsed and printed in generic form, and not interpreted.
 
 ListOfAxisRefListsAttr = raw("sdy.list_of_axis_ref_lists")
 AxisRefListAttr = raw("sdy.axis_ref_list")

@@ -1,4 +1,4 @@
-"""Shardy's attributes, printed and parsed exactly as Shardy does (its `attrs.td`, `printers.cc`, `parsers.cc`)."""
+"""The attributes of Shardy, printed and parsed exactly as Shardy does (its `attrs.td`, `printers.cc`, `parsers.cc`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from partir.mesh import Mesh
 
 @dataclass(frozen=True)
 class MeshShape:
-    """Named axes with sizes, and the device order where it is not 0, 1, 2, ..."""
+    """Named axes with sizes, and the device ids if their order is not 0, 1, 2, ..."""
 
     axes: tuple[tuple[str, int], ...]
     device_ids: tuple[int, ...] = ()
@@ -28,9 +28,9 @@ class MeshShape:
 
 @irdl_attr_definition
 class MeshAttr(Data[MeshShape]):
-    """`#sdy.mesh<["data"=4, "model"=2]>`, with `device_ids=[...]` where the order is not the natural one.
+    """`#sdy.mesh<["data"=4, "model"=2]>`, with `device_ids=[...]` if their order is not 0, 1, 2, ...
 
-    No axes and one device id is Shardy's maximal mesh: everything on that device.
+    No axes and one device id is Shardy's maximal mesh: everything is on that device.
     """
 
     name = "sdy.mesh"
@@ -78,7 +78,7 @@ class MeshAttr(Data[MeshShape]):
 
 @dataclass(frozen=True)
 class AxisRef:
-    """A mesh axis, or a part of one: `"model":(1)2` is the part of size 2 with 1 device of "model" to its left."""
+    """A mesh axis or a sub-axis: `"model":(2)4` is the part of size 4 of "model" that comes after a major part of size 2."""
 
     name: str
     pre_size: int = 0
@@ -130,7 +130,7 @@ class TensorShardingAttr(Data[Sharding]):
         replicated: Iterable[str] = (),
         unreduced: Iterable[str] = (),
     ) -> TensorShardingAttr:
-        """A sharding from names: one list of axes per dim, all dims closed or all open; None for an open dim of no axes."""
+        """A sharding from axis names, a list per dim; all dims are closed or all open. None is an open dim without axes."""
         return cls(
             Sharding(
                 mesh,
@@ -235,7 +235,7 @@ class TensorShardingPerValueAttr(Data[tuple[TensorShardingAttr, ...]]):
 
 @irdl_attr_definition
 class ManualAxesAttr(Data[tuple[str, ...]], OpaqueSyntaxAttribute):
-    """The axes a `sdy.manual_computation` handles by itself: `#sdy<manual_axes{"data", "model"}>`."""
+    """The axes over which the body of a `sdy.manual_computation` is local: `#sdy<manual_axes{"data", "model"}>`."""
 
     name = "sdy.manual_axes"
 
@@ -249,12 +249,15 @@ class ManualAxesAttr(Data[tuple[str, ...]], OpaqueSyntaxAttribute):
 
 
 Dims = tuple[tuple[int, ...], ...]
-"""For each dim of one tensor, the factors it is made of, major first."""
+"""For each dim of one tensor, the factors that it consists of, major first."""
 
 
 @dataclass(frozen=True)
 class ShardingRule:
-    """How the dims of an op's operands and results belong together, by factor numbers 0, 1, ... (printed i, j, ...)."""
+    """How the dims of an op's operands and results correspond: each dim is a list of factors 0, 1, ... (printed i, j, ...).
+
+    `sizes` are those of the factors; `reduction` and the following list the factors of that kind.
+    """
 
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
@@ -288,7 +291,7 @@ class OpShardingRuleAttr(Data[ShardingRule]):
         blocked_propagation: Iterable[int] = (),
         is_custom: bool = False,
     ) -> OpShardingRuleAttr:
-        """A rule; equal rules are the same object."""
+        """A rule. Equal rules are the same object, so that memo tables can find them by `id`."""
         return _rule(
             ShardingRule(
                 tuple(tuple(map(tuple, dims)) for dims in operands),

@@ -34,12 +34,12 @@ from partir.dialect.attributes import Kind, KindAttr, TileAttr
 _Collective = TypeVar("_Collective", bound="CollectiveOp")
 
 CAUSE = "spmd.cause"
-"""Key of the discardable attribute that says why a collective is there."""
+"""The key of the discardable attribute that says why a collective is needed."""
 
 
 @irdl_attr_definition
 class AxesAttr(Data[tuple[tuple[str, int], ...]]):
-    """Mesh axes with sizes, first = major: `#spmd.axes<"data"=4, "model"=2>`; inside ops `["data"=4, "model"=2]`."""
+    """Mesh axes with sizes, major first: `#spmd.axes<"data"=4, "model"=2>`; inside ops `["data"=4, "model"=2]`."""
 
     name = "spmd.axes"
 
@@ -106,7 +106,7 @@ class CollectiveOp(IRDLOperation, ABC):
 
     @abstractmethod
     def inferred_type(self) -> Attribute:
-        """The result type that operand and properties imply. Raises VerifyException where they do not fit."""
+        """The result type that follows from operand and properties. Raises VerifyException if these do not fit."""
 
     def verify_(self) -> None:
         if (expected := self.inferred_type()) != self.result.type:
@@ -117,7 +117,7 @@ class CollectiveOp(IRDLOperation, ABC):
 
 @irdl_op_definition
 class AllReduceOp(CollectiveOp):
-    """Combine the values of all devices along the axes; every device gets the result.
+    """Reduce the values of all devices along the axes; every device gets the result.
 
     ```mlir
     %r = spmd.all_reduce add %x ["data"=4] : tensor<8x16xf32>
@@ -173,7 +173,7 @@ class AllReduceOp(CollectiveOp):
 
 @irdl_op_definition
 class AllGatherOp(CollectiveOp):
-    """Put the parts of all devices along the axes together; every device gets the whole.
+    """Join the shards of all devices along the axes; every device gets the full tensor.
 
     ```mlir
     %g = spmd.all_gather %x tile<0> ["data"=4] : tensor<2x16xf32> -> tensor<8x16xf32>
@@ -211,7 +211,7 @@ class AllGatherOp(CollectiveOp):
 
 @irdl_op_definition
 class ReduceScatterOp(CollectiveOp):
-    """Combine the values of all devices along the axes; every device gets its part of the result.
+    """Reduce the values of all devices along the axes; every device gets its shard of the result.
 
     ```mlir
     %r = spmd.reduce_scatter add %x tile<0> ["data"=4] : tensor<8x16xf32> -> tensor<2x16xf32>
@@ -262,7 +262,7 @@ class ReduceScatterOp(CollectiveOp):
 
 @irdl_op_definition
 class AllSliceOp(CollectiveOp):
-    """Keep the part of a whole value that belongs to this device; nothing is communicated.
+    """Keep this device's shard of a tensor that is replicated along the axes; nothing is communicated.
 
     ```mlir
     %s = spmd.all_slice %x tile<0> ["data"=4] : tensor<8x16xf32> -> tensor<2x16xf32>
@@ -300,9 +300,9 @@ class AllSliceOp(CollectiveOp):
 
 @irdl_op_definition
 class AllToAllOp(CollectiveOp):
-    """Exchange parts, so that a value tiled along one dim is tiled along another.
+    """Exchange shards, so that a tensor sharded along one dim becomes sharded along another.
 
-    The value is put together along `source` and cut along `target`.
+    Shards are joined along `source` and split along `target`.
 
     ```mlir
     %y = spmd.all_to_all %x tile<0> -> tile<1> ["data"=4] : tensor<2x16xf32> -> tensor<8x4xf32>
@@ -354,7 +354,7 @@ class AllToAllOp(CollectiveOp):
 
 @irdl_op_definition
 class CollectivePermuteOp(CollectiveOp):
-    """Send the value from device to device; a device that nobody sends to gets zeros.
+    """Send the value from device to device; a device that receives nothing gets zeros.
 
     `pairs` are (from, to) in the linear index along the axes, first axis major.
 
@@ -465,7 +465,7 @@ class CoordinateOp(IRDLOperation):
 def _parse_rest(
     cls: type[_Collective], parser: Parser, operand: UnresolvedOperand, properties: Mapping[str, Attribute]
 ) -> _Collective:
-    """What follows the tiles: axes, attributes, types."""
+    """Parse what follows the tiles: axes, attributes and types."""
     axes = AxesAttr.parse_bracketed(parser)
     attributes = parser.parse_optional_attr_dict()
     source, target = syntax.parse_arrow_types(parser)
@@ -478,7 +478,7 @@ def _parse_rest(
 
 
 def _print_rest(op: CollectiveOp, printer: Printer, tiles: Sequence[TileAttr]) -> None:
-    """The operand, its tiles, and what `_parse_rest` reads."""
+    """Print the operand, its tiles, and what `_parse_rest` reads."""
     printer.print_string(" ")
     printer.print_ssa_value(op.x)
     printer.print_string(" ")

@@ -1,4 +1,4 @@
-"""The `stablehlo` dialect: xdsl-jax's ops, with what it lacks added and what refuses JAX's output replaced."""
+"""The `stablehlo` dialect: the ops of xdsl-jax, with missing ones added, and those replaced that refuse JAX's output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUANT = Dialect("quant", [], [raw("quant.uniform", is_type=True)])
 _OURS = [op for name, op in vars(stablehlo_ops).items() if name.endswith("Op") and name[0].isupper()]
 
 OPS: dict[str, type[Operation]] = {op.name: op for op in [*StableHLO.operations, *_OURS, ReduceOp, WhileOp]}
-"""Every StableHLO op class by op name; ours win."""
+"""Every StableHLO op class by op name; ours replace those of xdsl-jax."""
 
 STABLEHLO = Dialect(
     "stablehlo",

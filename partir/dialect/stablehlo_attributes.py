@@ -1,4 +1,4 @@
-"""The StableHLO and CHLO attributes xdsl-jax does not have, printed and parsed as StableHLO does."""
+"""The StableHLO and CHLO attributes that xdsl-jax lacks, printed and parsed as StableHLO does."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TransposeAttr(EnumAttribute[Transpose], SpacedOpaqueSyntaxAttribute):
 
 @dataclass(frozen=True)
 class Channel:
-    """A channel number and what it connects."""
+    """The number and the type of a channel."""
 
     handle: int
     type: int
@@ -111,7 +111,7 @@ class ChannelHandleAttr(Data[Channel]):
 
 @dataclass(frozen=True)
 class ConvDimensions:
-    """For lhs, kernel and output: the position of each kind of dim (kernel: `input` and `output` feature)."""
+    """The position of each kind of dim in lhs, kernel and output of a convolution."""
 
     input_batch: int
     input_feature: int
@@ -172,7 +172,7 @@ def _dims_text(spatial: Sequence[int], **named: int) -> str:
 
 
 def raw(name: str, *, is_type: bool = False) -> type[Attribute]:
-    """An attribute (or type) kept as the text between its brackets: nobody looks into it, it prints back the same."""
+    """An attribute (or type) that is kept as the text between its brackets, and not interpreted; it prints the same again."""
     attribute = UnregisteredAttr.with_name_and_type(name, is_type)
     attribute.name = name
     return attribute

@@ -1,4 +1,4 @@
-"""The StableHLO ops xdsl-jax lacks, one line each, and the few it has that refuse what JAX emits.
+"""The StableHLO ops that xdsl-jax lacks, one line each, and replacements for those that refuse what JAX emits.
 
 Names and properties are those of the specification, https://openxla.org/stablehlo/spec.
 """
@@ -174,9 +174,9 @@ RealDynamicSliceOp = define("stablehlo.real_dynamic_slice", "operand, start_indi
 GetDimensionSizeOp = define("stablehlo.get_dimension_size", "operand -> result", dimension=I64)
 SetDimensionSizeOp = define("stablehlo.set_dimension_size", "operand, size -> result", dimension=I64)
 
-# Below: ops xdsl-jax has, but whose definition there refuses what JAX emits, or whose syntax does not read back.
+# Below: ops that xdsl-jax has, but whose definition there refuses what JAX emits, or whose text it cannot parse again.
 
-CompareOp = define(  # its second property is called compare_type
+CompareOp = define(  # the property is called compare_type, not comparison_type
     "stablehlo.compare", "lhs, rhs -> result", traits=(SameOperandsAndResultShape(), Elementwise()),
     comparison_direction=base(ComparisonDirectionAttr), compare_type=Optional(base(ComparisonTypeAttr)),
     syntax="$comparison_direction `,` $lhs `,` $rhs (`,` $compare_type^)? "
@@ -191,7 +191,7 @@ PadOp = define(  # of any element type
 
 
 def _accurate(name: str) -> type[IRDLOperation]:
-    """A function whose accuracy can be asked for (xdsl-jax has a mode, JAX emits a whole `result_accuracy`)."""
+    """A pointwise function with a `result_accuracy` (xdsl-jax has only its mode, JAX emits the full attribute)."""
     return elementwise(f"stablehlo.{name}", "operand", result_accuracy=Optional(base(ResultAccuracyAttr)))
 
 

@@ -1,4 +1,4 @@
-"""`stablehlo.reduce` and `stablehlo.while` in the syntax of MLIR; what xdsl-jax prints of them does not read back."""
+"""`stablehlo.reduce` and `stablehlo.while` in the syntax of MLIR; xdsl-jax cannot parse what it prints of them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ReduceOp(IRDLOperation):
 
 @irdl_op_definition
 class WhileOp(IRDLOperation):
-    """Run `body` on the carried values as long as `cond` says so.
+    """Run `body` on the carried values as long as `cond` returns true.
 
     ```mlir
     %n, %y = stablehlo.while(%i = %zero, %v = %x) : tensor<i32>, tensor<8xf32> cond {
@@ -185,7 +185,7 @@ class WhileOp(IRDLOperation):
 
 
 def applied_op(block: Block) -> Operation | None:
-    """The op a reducer consists of, if it does nothing but apply one op to its two arguments, in order."""
+    """The op that a reducer consists of, if it only applies that op to its two arguments in order; else None."""
     ops = list(block.ops)
     if len(ops) != 2 or len(block.args) != 2:
         return None

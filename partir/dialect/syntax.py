@@ -1,4 +1,4 @@
-"""Pieces of custom syntax the dialects share: axes, tiles, typed operand lists."""
+"""Parsers and printers of syntax that the dialects share: axes, tiles, typed operand lists."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def print_part(printer: Printer, part: Attribute) -> None:
 
 
 def parse_typed_operands(parser: Parser) -> tuple[Sequence[SSAValue], dict[str, Attribute]]:
-    """`%a, %b {attributes} : type, type`, where everything may be missing."""
+    """`%a, %b {attributes} : type, type`, where each part may be left out."""
     operands = parser.parse_optional_undelimited_comma_separated_list(
         parser.parse_optional_unresolved_operand, parser.parse_unresolved_operand
     )

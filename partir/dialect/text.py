@@ -1,4 +1,4 @@
-"""Text in, text out: modules by our parser and printer, single attributes through memos (the bridge's hot path)."""
+"""Parses and prints modules, and single attributes through memos (the import spends most of its time on those)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ T = TypeVar("T")
 DIALECTS = (Builtin, Func, STABLEHLO, CHLO, QUANT, SDY, PARTIR, SPMD)
 
 _MEMO_LIMIT = 4096
-"""Longer texts (dense literals) are not memoised: they are rare, and would never be freed."""
+"""Texts of more characters than this (dense literals) are not memoised: they are rare, and would never be freed."""
 
 _SHARED = re.compile(r'tensor<\w*>|#sdy\.op_sharding_rule<[^<>"]*->[^<>"]*>|#partir\.origin<"[^"\\]*", \w+, "[^"\\]*">')
 
 
 def context() -> Context:
-    """A fresh xDSL context with every dialect loaded; unknown ops and attributes are errors."""
+    """A new xDSL context with every dialect loaded, in which unknown ops and attributes are errors."""
     new = Context()
     for dialect in DIALECTS:
         new.load_dialect(dialect)
@@ -44,14 +44,14 @@ def context() -> Context:
 
 
 def parse(text: str, name: str = "<text>") -> ModuleOp:
-    """A verified module from text. Raises IRError with the line where the text is wrong."""
+    """Parse and verify a module. Raises IRError with the line where the text is wrong."""
     module = _read(_context(), text, name, lambda parser: parser.parse_module(), ModuleParser)
     verify(module)
     return module
 
 
 def verify(op: Operation) -> None:
-    """Verify an op and all it holds. Raises IRError that shows the offending op."""
+    """Verify an op and all ops in its regions. Raises IRError with the offending op."""
     try:
         op.verify()
     except DiagnosticException as error:
@@ -59,19 +59,20 @@ def verify(op: Operation) -> None:
 
 
 def to_text(op: Operation) -> str:
-    """The op in our syntax; `parse` reads it back."""
+    """The op in our syntax, which `parse` reads."""
     return _printed(op, generic=False)
 
 
 def to_generic(op: Operation) -> str:
-    """The op in MLIR's generic form, which MLIR reads where it knows the dialects (StableHLO, CHLO, Shardy, func)."""
+    """The op in MLIR's generic form, which MLIR reads if it knows the dialects (StableHLO, CHLO, Shardy, func)."""
     return _printed(op, generic=True)
 
 
 def parse_attribute(text: str) -> Attribute:
-    """An attribute or type from its text, as the MLIR bindings print it; the same text gives the same object.
+    """An attribute or type from text that the MLIR bindings printed; the same text gives the same object.
 
-    What no dialect here defines is kept as its text, and prints back the same. Raises IRError for text that is none.
+    An attribute that no dialect here defines is kept as text, and prints the same again. Raises IRError for text that is not an
+    attribute.
     """
     return _parse_attribute(text) if len(text) <= _MEMO_LIMIT else _parse_attribute.__wrapped__(text)
 
@@ -85,7 +86,7 @@ def attribute_text(attribute: Attribute) -> str:
 
 
 class LiteralParser(Parser):
-    """xDSL's parser with our reading of dense literals (see `literals`)."""
+    """xDSL's parser with our own parser of dense literals (see `literals`)."""
 
     def parse_dense_int_or_fp_elements_attr(self, type: RankedStructure[AnyDenseElement] | None) -> DenseIntOrFPElementsAttr:
         content = CONTENT.match(self.lexer.input.content, self._current_token.span.start)
@@ -102,7 +103,7 @@ class LiteralParser(Parser):
 
 
 class ModuleParser(LiteralParser):
-    """Reads each tensor type, sharding rule and origin once: a module has few of them, thousands of times."""
+    """Parses each tensor type, sharding rule and origin once: a module has few different ones, each thousands of times."""
 
     def parse_optional_type(self) -> TypeAttribute | None:
         found = self._shared()
@@ -118,7 +119,7 @@ class ModuleParser(LiteralParser):
         try:
             attribute = parse_attribute(found[0])
         except IRError:
-            return None  # read where it stands, for an error that says where
+            return None  # xDSL's parser then reads it in place, so that the error has its position
         self._resume_from(found.end())
         return attribute
 
@@ -147,7 +148,7 @@ def _parse_attribute(text: str) -> Attribute:
 
 
 class _MemoPrinter(Printer):
-    """Prints every attribute through the memo: a program of 20,000 ops has a few hundred different ones."""
+    """A printer with a memo of attributes: a program of 20,000 ops has a few hundred different ones."""
 
     def print_attribute(self, attribute: Attribute) -> None:
         self.print_string(attribute_text(attribute))
@@ -166,7 +167,7 @@ def _read(ctx: Context, text: str, name: str, read: Callable[[Parser], T], kind:
         return read(parser)
     except ParseError as error:
         raise _syntax_error(error.msg, error.span.start, text, name) from error
-    except Exception as error:  # xDSL's parser meets some malformed text with whatever its Python code raises
+    except Exception as error:  # on some malformed text xDSL's parser raises an arbitrary Python exception
         done = text[: parser.pos].rstrip() if parser else ""
         raise _syntax_error(str(error), len(done) - 1, text, name) from error
 
@@ -183,7 +184,7 @@ def _syntax_error(message: str, position: int, text: str, name: str) -> IRError:
 
 
 def _offender(error: DiagnosticException) -> str:
-    """The line of the op that xDSL underlined in its printout of the module, which it attaches as a note."""
+    """The line of the op that failed. xDSL attaches a printout of the module as a note, with that line underlined."""
     for note in getattr(error, "__notes__", ()):
         lines = note.splitlines()
         for above, line in pairwise(lines):

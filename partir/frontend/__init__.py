@@ -1,1 +1,1 @@
-"""JAX comes in: tracing, the bridge from MLIR to xDSL, scopes, sharding rules, and the marks of model authors."""
+"""Imports JAX functions: tracing, the bridge from MLIR to xDSL, scopes, sharding rules, and the marks that authors set."""

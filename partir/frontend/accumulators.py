@@ -1,6 +1,7 @@
-"""State that sums gradients over steps, until an optimizer reads it.
+"""Finds gradient accumulators: state that sums gradients over several steps until an optimizer reads it.
 
-Moments are sums, too, but they decay: a constant factor between an argument and the result it becomes tells the two apart.
+Optimizer moments are sums of gradients, too, but they decay: the argument is multiplied by a constant factor before it comes
+back as a result. An accumulator has no such factor.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from partir.program import origin_of
 
 
 def accumulators(flow: Flow, pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """The arguments of (argument, result) pairs that gradients are added to with no factor that makes what was there less.
+    """Of the state `pairs` (argument number, result number), the arguments that gradients are added to without any decay.
 
-    found      `acc + g`; `acc + (g - acc) / (n + 1)`, a running mean; these where they start anew every few steps
-    not found  `0.9 * m + 0.1 * g`, `m + 0.1 * (g - m)`: averages that decay; `s + g ** 2`: no sum of gradients
+    found      `acc + g`; `acc + (g - acc) / (n + 1)`, a running mean; both also where they are reset every few steps
+    not found  `0.9 * m + 0.1 * g`, `m + 0.1 * (g - m)`: averages that decay; `s + g ** 2`: not linear in the gradient
     """
     return [argument for argument, result in pairs if flow.rank(argument) and _accumulates(flow, argument, result)]
 
@@ -35,7 +36,7 @@ def _accumulates(flow: Flow, argument: int, result: int) -> bool:
 
 
 def _kept_from(flow: Flow, value: SSAValue) -> set[SSAValue]:
-    """The values that reach a value with a factor of one, or of none where it starts anew."""
+    """The values that contribute to `value` with a factor of exactly one (or zero, in a step that resets the accumulator)."""
     found: set[SSAValue] = set()
     stack = [value]
     while stack:
@@ -47,6 +48,7 @@ def _kept_from(flow: Flow, value: SSAValue) -> set[SSAValue]:
 
 
 def _kept(flow: Flow, value: SSAValue) -> Sequence[SSAValue]:
+    """One step of `_kept_from`: the operands of the op that makes `value` which it keeps with a factor of one."""
     through = handed_on(value)
     if through or not isinstance(value, OpResult):
         return through
@@ -60,22 +62,23 @@ def _kept(flow: Flow, value: SSAValue) -> Sequence[SSAValue]:
 
 
 def _is_gate(flow: Flow, value: SSAValue) -> bool:
-    """Whether a factor is one number for all elements that a comparison of counters made: one or nothing."""
+    """Whether a factor is a scalar computed by comparing step counters, so that it can only be one or zero (a reset)."""
     return _counts(flow, value) and any(
         isinstance(own, OpResult) and own.op.name == "stablehlo.compare" for own in flow.ancestors([value])
     )
 
 
 def _counts(flow: Flow, value: SSAValue) -> bool:
-    """Whether a factor is one number for all elements that is computed from counters."""
+    """Whether a factor is a scalar that is computed from integer arguments alone: these are step counters."""
     if not _is_one_number(value):
         return False
     given = [own.type for own in flow.ancestors([value]) if own in flow.number]
-    whole = all(isinstance(type_, TensorType) and isinstance(type_.element_type, IntegerType) for type_ in given)
-    return bool(given) and whole
+    integer = all(isinstance(type_, TensorType) and isinstance(type_.element_type, IntegerType) for type_ in given)
+    return bool(given) and integer
 
 
 def _is_one_number(value: SSAValue) -> bool:
+    """Whether a value is a scalar, or a scalar broadcast to a shape."""
     while isinstance(value, OpResult) and shape_of(value):
         if value.op.name not in ("stablehlo.broadcast_in_dim", "stablehlo.convert", *SAME):
             return False
@@ -84,8 +87,11 @@ def _is_one_number(value: SSAValue) -> bool:
 
 
 def _sums_gradients(flow: Flow, value: SSAValue, accumulator: SSAValue) -> bool:
-    """Whether what is added is linear in gradients. The accumulator may be in it with a factor that counts steps, as in a
-    running mean; with another it decays."""
+    """Whether `value`, which is added to `accumulator`, is linear in gradients.
+
+    It may contain the accumulator itself with a factor computed from step counters, as a running mean does; with any other
+    factor the accumulator decays, and the answer is no.
+    """
     has_gradient = False
     start: list[tuple[SSAValue, bool]] = [(value, False)]
     stack, seen = start, set(start)
@@ -106,12 +112,16 @@ def _sums_gradients(flow: Flow, value: SSAValue, accumulator: SSAValue) -> bool:
 
 
 def _is_of_optimizer(flow: Flow, value: SSAValue) -> bool:
+    """Whether an op outside the backward pass computes a value from gradients: so does an optimizer."""
     forward = isinstance(value, OpResult) and origin_of(value.op).phase.data == "forward"
     return forward and flow.is_after_backward(value)
 
 
 def _terms(flow: Flow, value: SSAValue, is_counted: bool) -> list[tuple[SSAValue, bool]]:
-    """What a value is linear in, and whether a factor counts steps; nothing where it is another function of gradients."""
+    """The operands that a value is linear in, each with whether a factor computed from step counters is on it by now.
+
+    Empty where the value is not linear in its operands. `is_counted` is the flag of the value itself.
+    """
     assert isinstance(value, OpResult)
     op = value.op
     if op.name in ("stablehlo.add", "stablehlo.subtract", "stablehlo.negate"):

@@ -1,7 +1,7 @@
-"""MLIR comes in: walk a module through jaxlib's bindings (never through text) and build the same program in xDSL.
+"""Imports an MLIR module into xDSL, op by op through jaxlib's bindings, without printing and parsing the module as text.
 
-Private calls are inlined, so that a program is one block; every op keeps scope, phase and source line, and gets a sharding
-rule; large literals become arguments.
+Calls of private functions are inlined, so that a program is one block. Every op keeps its scope, phase and source line, and
+gets a sharding rule. Large literals become arguments.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from partir.frontend.scopes import Origins
 from partir.mesh import Mesh
 
 LARGE = 1024
-"""Literals of more elements than this, not all equal, become arguments."""
+"""Literals of more elements than this become arguments, unless all their elements are equal (a splat)."""
 
 CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
-"""Ops that stand for the body of a private function, by the attribute that names it."""
+"""Ops that are replaced by the body of a private function, and the attribute of each that names the function."""
 
 _SYMBOL = re.compile(r"@([\w.$-]+)")
 _GROUP_AXES = re.compile(r"^#stablehlo.replica_group_mesh_axes<mesh = @(\w+), axes = \[(.*)\]>$")
 
 PASSES = "builtin.module(canonicalize,cse,func.func(sdy-populate-op-sharding-rules))"
 PLACEMENTS = frozenset({"sdy.sharding", "mhlo.sharding"})
-"""Where JAX placed an op (a host callback on one device); where it runs is decided here."""
+"""Attributes by which JAX places an op on a device (a host callback, for example). They are dropped: partir decides this."""
 
 RULE = OpShardingRuleAttr.KEY
 ORIGIN = OriginAttr.KEY
@@ -49,7 +49,8 @@ ORIGIN = OriginAttr.KEY
 
 @dataclass
 class Bridged:
-    """The program in xDSL, the values of the literals that became its last arguments, and whether it names other meshes."""
+    """An imported program: the `module`, the values (`constants`) of the literals that became its last arguments, in order, and
+    whether the function names a mesh other than the one to partition over."""
 
     module: ModuleOp
     constants: list[np.ndarray[Any, Any]] = field(default_factory=list[Any])
@@ -58,9 +59,10 @@ class Bridged:
 
 @paused()
 def bridge(module: Any, mesh: Mesh | None = None, named: Named | None = None) -> Bridged:
-    """Import an MLIR module (a `jax.stages.Lowered.compiler_ir()`), which is left untouched.
+    """Import an MLIR module (a `jax.stages.Lowered.compiler_ir()`) and leave the original unchanged.
 
-    What it says over the meshes that the function `named` itself is said over `mesh`; as it stands without one.
+    Shardings over meshes that the function itself names (`named`) are translated to the axes of `mesh`; without `mesh` they
+    stay as they are.
     """
     with module.context:
         clone = module.operation.clone()
@@ -69,6 +71,12 @@ def bridge(module: Any, mesh: Mesh | None = None, named: Named | None = None) ->
 
 
 class _Bridge:
+    """One import: the module's private functions and meshes, and memo tables.
+
+    MLIR attributes and types are uniqued, so that each is parsed once and the xDSL attributes can be told apart by identity,
+    which repeated layers are found by. `renumbering` is set while the body of a `shard_map` is copied.
+    """
+
     def __init__(self, module: Any, meshes: Meshes) -> None:
         self.functions: dict[str, Any] = {}
         self.meshes = meshes
@@ -103,7 +111,10 @@ class _Bridge:
         return Bridged(ModuleOp([function]), self.constants, self.meshes.has_others)
 
     def block(self, body: Any, values: dict[Any, SSAValue], into: Block, prefix: str) -> list[SSAValue]:
-        """Copy the ops of one block; returns what its terminator hands back."""
+        """Copy the ops of the MLIR block `body` to the end of `into`; returns the operands of its terminator.
+
+        `values` maps MLIR values to xDSL values and is extended; `prefix` is the location name of the inlined call.
+        """
         for op in body.operations:
             op = op.operation
             name = op.name
@@ -132,6 +143,7 @@ class _Bridge:
         return []
 
     def call(self, op: Any, values: dict[Any, SSAValue], into: Block, prefix: str) -> None:
+        """Inline a call. Scopes inside the callee continue the scope of the call."""
         callee = self.functions[ir.FlatSymbolRefAttr(op.attributes[CALLS[op.name]]).value]
         inner = callee.regions[0].blocks[0]
         scope = dict(zip(inner.arguments, [values[v] for v in op.operands], strict=True))
@@ -141,6 +153,7 @@ class _Bridge:
         values.update(zip(op.results, returned, strict=True))
 
     def op(self, op: Any, name: str, values: dict[Any, SSAValue], prefix: str) -> Operation:
+        """Copy one op with its regions, and give it its sharding rule and its origin."""
         class_, names = self.class_of(name)
         properties: dict[str, Attribute] = {}
         attributes: dict[str, Attribute] = {}
@@ -181,7 +194,7 @@ class _Bridge:
         return new
 
     def groups(self, text: str) -> Attribute | None:
-        """Replica groups that newer JAX says as axes of a mesh, spelled out; None for every other attribute."""
+        """Replica groups as lists of device numbers, for an attribute that gives them as mesh axes (newer JAX), else None."""
         found = _GROUP_AXES.match(text)
         if found is None:
             return None
@@ -189,7 +202,7 @@ class _Bridge:
         return dense(np.array(mesh.replica_groups(re.findall(r'name = "([^"]*)"', found.group(2))), dtype=np.int64))
 
     def called(self, text: str) -> str:
-        """The private functions that a text names, and those they name, as MLIR text."""
+        """The private functions that `text` refers to as `@name`, and all those that they refer to, as MLIR text."""
         found: dict[str, str] = {}
         queue = _SYMBOL.findall(text)
         while queue:
@@ -210,7 +223,7 @@ class _Bridge:
         return Region(blocks)
 
     def mark(self, op: Operation) -> Operation:
-        """A mark of the model's author becomes the op it stands for."""
+        """Turn the custom call of a `partir.tag` or `partir.constrain` into a `TagOp` or `ShardingConstraintOp`."""
         target, payload = op.properties.get("call_target_name"), op.properties.get("backend_config")
         if not isinstance(target, StringAttr) or not isinstance(payload, StringAttr):
             return op
@@ -229,7 +242,10 @@ class _Bridge:
         return op
 
     def literal(self, op: Any) -> SSAValue | None:
-        """A large literal as an argument: its text would be twice its size, and travel through every printer."""
+        """Make a large literal an argument of the program; None for any other constant, which stays an op.
+
+        Printed, a literal takes about twice its size in memory, each time a module is printed or hashed.
+        """
         count = 1
         for size in ir.ShapedType(op.results[0].type).shape:
             count *= size
@@ -268,7 +284,7 @@ class _Bridge:
 
 
 def _attributes(op: Any) -> dict[str, Any]:
-    """The attributes of an op by name; a complex literal, which the bindings cannot hand out, as its text."""
+    """The attributes of an op by name. The bindings cannot return a complex literal: it is cut out of the op's text."""
     try:
         return dict(op.attributes.items())
     except TypeError:

@@ -1,4 +1,4 @@
-"""What a program computes its results from, read off its ops; nothing is walked before it is asked for."""
+"""Dataflow queries on a program: which values a result is computed from, and whether element by element; all on demand."""
 
 from __future__ import annotations
 
@@ -16,22 +16,28 @@ from partir.dialect.sdy import OpShardingRuleAttr
 from partir.program import origin_of
 
 SAME = frozenset({"stablehlo.reshape", "partir.tag", "sdy.sharding_constraint"})
-"""Ops that only name, lay or number the elements of their operand anew."""
+"""Ops whose result has the elements of their operand in the same row-major order."""
 
 WRITES = frozenset({"stablehlo.dynamic_update_slice", "stablehlo.scatter"})
-"""Ops that hand their first operand on with some elements written."""
+"""Ops whose result is their first operand with some elements overwritten or updated."""
 
 BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
 PICKS = frozenset({"stablehlo.dynamic_slice", "stablehlo.gather"})
+"""Ops that take part of their first operand, at run-time indices."""
 
 Node = tuple[SSAValue, int]
+"""A dim of a value."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a result is computed element by element: the `arguments` that this leads back to, those of them that it adds to
-    (`added_to`: no factor, no function in between), the values where it ends (`ends`): sums, products, other layouts, what
-    is written into some elements; and whether any are."""
+    """How a result is computed from arguments element by element.
+
+    `arguments` are the numbers of the arguments that pointwise ops lead back to. `added_to` are those of them that reach the
+    result through additions alone, without a factor or function. `ends` are the other values where the walk back through
+    pointwise ops stops: contractions, reductions, transposes, and whatever is written into some elements. `is_written` says
+    whether something is (by a scatter or a dynamic_update_slice).
+    """
 
     arguments: frozenset[int]
     added_to: frozenset[int]
@@ -40,21 +46,21 @@ class Way:
 
 
 class Flow:
-    """The dataflow of a `main`, arguments and results by number."""
+    """Dataflow queries on one `main`. Arguments and results are given by number."""
 
     def __init__(self, main: FuncOp) -> None:
         self.block = main.body.blocks[0]
         self.number: dict[SSAValue, int] = {value: i for i, value in enumerate(self.block.args)}
         self._ways: dict[int, Way] = {}
-        self._slots: dict[int, list[list[tuple[int, int]]]] = {}
-        self._clean: set[SSAValue] = set()
+        self._slots: dict[int, list[list[tuple[int, int]]]] = {}  # memo of `_equal_dims`
+        self._clean: set[SSAValue] = set()  # values known not to depend on the backward pass
 
     @property
     def returned(self) -> Sequence[SSAValue]:
         return _handed_back(self.block)
 
     def way(self, result: int) -> Way:
-        """The way of a result back to arguments."""
+        """How a result is computed from arguments, element by element."""
         found = self._ways.get(result)
         if found is None:
             seen = self._walk(result, exact=False)
@@ -69,7 +75,7 @@ class Flow:
         return found
 
     def _walk(self, result: int, *, exact: bool) -> dict[SSAValue, list[SSAValue]]:
-        """The values on the way, each with those that its elements are computed from."""
+        """The values met on the way back from a result, each with the values that its elements are computed from."""
         seen: dict[SSAValue, list[SSAValue]] = {}
         stack = [self.returned[result]]
         while stack:
@@ -84,15 +90,15 @@ class Flow:
         return len(shape_of(self.block.args[argument]))
 
     def unchanged(self, argument: int, result: int) -> bool:
-        """Whether a result is an argument as it came."""
+        """Whether a result is the argument itself, unchanged."""
         return self.returned[result] is self.block.args[argument]
 
     def after_backward(self, result: int) -> bool:
-        """Whether a result is computed from what a backward pass computes."""
+        """Whether a result depends on values of the backward pass (or of its recomputed forward pass)."""
         return self.is_after_backward(self.returned[result])
 
     def is_after_backward(self, value: SSAValue) -> bool:
-        """The same of any value."""
+        """Whether a value depends on values of the backward pass (or of its recomputed forward pass)."""
         stack = [value]
         seen: set[SSAValue] = set()
         while stack:
@@ -118,7 +124,7 @@ class Flow:
         )
 
     def ancestors(self, values: Iterable[SSAValue]) -> set[SSAValue]:
-        """Everything that any of some values is computed from, and these."""
+        """All values that `values` are computed from, `values` included."""
         return set(self._backwards(values))
 
     def _backwards(self, values: Iterable[SSAValue]) -> Iterator[SSAValue]:
@@ -138,19 +144,23 @@ class Flow:
 
     @cached_property
     def batches(self) -> list[frozenset[Node]]:
-        """The dims that look like a batch, each with all dims of the program that are the same index: every argument that has
-        one has it first, and the forward pass neither contracts it nor picks from it."""
+        """The dims that look like a batch: for each, the set of all dims of the program that are indexed alike.
+
+        A dim looks like a batch if every argument that has it has it as dim 0, and if the forward pass neither contracts over
+        it nor takes parts of it by index.
+        """
         classes: dict[Node, list[Node]] = {}
         for node in list(self._classes):
             classes.setdefault(self._root(node), []).append(node)
-        spoilt = {self._root(node) for node in self._spoilt()}
+        excluded = {self._root(node) for node in self._contracted_or_picked()}
         for value in self.block.args:
             for dim in range(1, len(shape_of(value))):
-                spoilt.add(self._root((value, dim)))
+                excluded.add(self._root((value, dim)))
         roots = {self._root((value, 0)): None for value in self.block.args if shape_of(value)}
-        return [frozenset(classes.get(root, [root])) for root in roots if root not in spoilt]
+        return [frozenset(classes.get(root, [root])) for root in roots if root not in excluded]
 
-    def _spoilt(self) -> Iterator[Node]:
+    def _contracted_or_picked(self) -> Iterator[Node]:
+        """The dims that cannot be a batch: contracted in the forward pass of a program that has a backward pass, or indexed."""
         for op in self.block.walk():
             if op.name in MATRIX and self._has_backward and origin_of(op).phase.data == "forward":
                 yield from _contracted(op)
@@ -163,10 +173,10 @@ class Flow:
 
     @cached_property
     def _classes(self) -> dict[Node, Node]:
-        """Dims that are the same index, as a union-find."""
+        """A union-find (dim to parent) over all dims of the program; dims that one index runs over are in one set."""
         parent: dict[Node, Node] = {}
         for op in self.block.walk():
-            for alike in _ties(op, self._slots):
+            for alike in _equal_dims(op, self._slots):
                 first = _find(parent, alike[0])
                 for other in alike[1:]:
                     parent[_find(parent, other)] = first
@@ -176,18 +186,18 @@ class Flow:
         return _find(self._classes, node)
 
     def carries_rows(self, argument: int, values: Iterable[SSAValue]) -> bool:
-        """Whether dim 0 of an argument is, all the way, dim 0 of one of these values."""
+        """Whether dim 0 of an argument is also dim 0 of one of these values: no op on the way moves or splits it."""
         rows = {self.node(argument, 0)}
-        for _ in range(2):  # once more where a loop hands back what is computed in it
+        for _ in range(2):  # a second time for what the body of a loop hands back to its own arguments
             for op in self.block.walk():
-                for alike in _ties(op, self._slots):
+                for alike in _equal_dims(op, self._slots):
                     if any(node in rows and node[0].owner is not op for node in alike):
                         rows.update(node for node in alike if node[0].owner is op or op.regions)
         return any((value, 0) in rows for value in values)
 
 
 def repeats_rows(value: SSAValue) -> bool:
-    """Whether all rows of a value are the same one: a broadcast along its first dim."""
+    """Whether all rows of a value are equal, because it was broadcast along dim 0 (true of arguments and scalars, too)."""
     if not isinstance(value, OpResult) or not shape_of(value):
         return True
     rule = _rule(value.op)
@@ -217,7 +227,8 @@ def _handed_back(block: Block) -> Sequence[SSAValue]:
 
 
 def _ends_of(op: Operation, number: int) -> list[SSAValue] | None:
-    """The values that are one with result `number` of a control: what its regions hand back; None for any other op."""
+    """For a loop, branch or barrier: the values that its result `number` is equal to (what its regions return, or the operand).
+    None for any other op."""
     if op.name == "stablehlo.while":
         return [_handed_back(op.regions[1].blocks[0])[number]]
     if op.name in BRANCHES:
@@ -226,7 +237,7 @@ def _ends_of(op: Operation, number: int) -> list[SSAValue] | None:
 
 
 def _of_loop(value: SSAValue) -> list[SSAValue]:
-    """What the argument of a loop's region is: the initial value, and what the body hands back."""
+    """For an argument of a loop's region: the initial value and what the body hands back; empty for any other argument."""
     block = value.owner
     op = block.parent_op() if isinstance(block, Block) else None
     if op is None or op.name != "stablehlo.while":
@@ -236,8 +247,10 @@ def _of_loop(value: SSAValue) -> list[SSAValue]:
 
 
 def handed_on(value: SSAValue) -> list[SSAValue]:
-    """The values that are one with a value, or of which it is one or the other: through loops, branches, barriers, choices,
-    converts; none for what is computed."""
+    """The values of which `value` is a copy: one step back through a loop, branch, barrier, select, reshape or convert.
+
+    Where there are several, `value` is one of them. Empty for a value that is computed.
+    """
     if not isinstance(value, OpResult):
         return _of_loop(value)
     op = value.op
@@ -250,8 +263,10 @@ def handed_on(value: SSAValue) -> list[SSAValue]:
 
 
 def _elements_of(value: SSAValue, exact: bool) -> list[SSAValue]:
-    """The values whose elements are, place by place, those that a value is computed from; none where it is not. `exact` stops
-    at all but additions and choices."""
+    """The values from whose elements, position by position, the elements of `value` are computed: one step back.
+
+    Empty if the op is not pointwise. `exact` goes back through copies, additions and the minuend of subtractions only.
+    """
     if isinstance(value, OpResult) and value.op.name == "stablehlo.select" and not exact:
         return [operand for operand in value.op.operands if shape_of(operand) == shape_of(value)]
     through = handed_on(value)
@@ -286,9 +301,11 @@ def _rule(op: Operation) -> OpShardingRuleAttr | None:
     return found if isinstance(found, OpShardingRuleAttr) else None
 
 
-def _ties(op: Operation, memo: dict[int, list[list[tuple[int, int]]]]) -> Iterator[list[Node]]:
-    """Dims that are the same index at an op, operands before results; of a dim that an op splits or merges, its major part.
-    `memo` remembers rules, by identity."""
+def _equal_dims(op: Operation, memo: dict[int, list[list[tuple[int, int]]]]) -> Iterator[list[Node]]:
+    """The lists of dims of an op's operands and results (in this order) that one index runs over.
+
+    Of a dim that the op splits or merges, its major factor decides. `memo` keeps the answer for each rule, by `id`.
+    """
     groups: list[list[SSAValue]] = []
     if op.name == "stablehlo.while":
         ends = zip(op.operands, op.regions[0].blocks[0].args, op.regions[1].blocks[0].args, op.results, strict=True)
@@ -310,7 +327,7 @@ def _ties(op: Operation, memo: dict[int, list[list[tuple[int, int]]]]) -> Iterat
 
 
 def _slots_alike(rule: OpShardingRuleAttr) -> list[list[tuple[int, int]]]:
-    """The (operand or result, dim) pairs of each factor that sits in more than one place."""
+    """For each factor that is in more than one place, its places: (number of the operand or result, dim)."""
     factors: dict[int, list[tuple[int, int]]] = {}
     for slot, dims in enumerate((*rule.operands, *rule.results)):
         for dim, own in enumerate(dims):
@@ -339,10 +356,10 @@ def _contracted(op: Operation) -> list[Node]:
 
 
 def _picked(op: Operation) -> list[Node]:
-    """The dims of an op's operand of which it picks a part by index."""
+    """The dims of an op's first operand of which it takes a part by index."""
     rule = _rule(op)
     kept = {own[0] for own in rule.results[0] if own} if rule is not None else set[int]()
     sizes = shape_of(op.operands[0])
-    whole = math.prod(shape_of(op.results[0])) >= math.prod(sizes) and op.name == "stablehlo.dynamic_slice"
+    takes_all = math.prod(shape_of(op.results[0])) >= math.prod(sizes) and op.name == "stablehlo.dynamic_slice"
     dims = rule.operands[0] if rule is not None else [()] * len(sizes)
-    return [(op.operands[0], d) for d, own in enumerate(dims) if not whole and (not own or own[0] not in kept)]
+    return [(op.operands[0], d) for d, own in enumerate(dims) if not takes_all and (not own or own[0] not in kept)]

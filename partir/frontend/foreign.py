@@ -1,8 +1,9 @@
-"""Meshes of the function's own: what it says over their axes, said over the axes of the mesh to partition over.
+"""Translates shardings over meshes that the function itself names to the axes of the mesh to partition over.
 
-A constraint is about devices: its axes become those that give each device the same piece. What no axes do is left open, and
-written beside the constraint for the report. A `shard_map` is about numbers alone, which do not tell one device from another:
-its devices may be taken in any order in which its specs can be said; what its body says by number is renumbered.
+A sharding constraint places data on devices: its axes are replaced by those that give each device the same shard. Where there
+are none, the dim is left open and the constraint keeps a note of that for the report. The result of a `shard_map` does not
+depend on which device runs which shard: its devices may be taken in any order for which axes exist, and the device numbers in
+its body (replica groups, partition ids) are renumbered accordingly.
 
 before   sdy.mesh @flat = <["z"=8]> ; sdy.sharding_constraint %x <@flat, [{"z"}, {}]>
 after    sdy.sharding_constraint %x <@mesh, [{"x", "y"}, {}]>                             on a mesh x=4, y=2
@@ -45,14 +46,14 @@ Axes = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Named:
-    """The meshes that a function names itself: the devices of those made of devices, and the axes of each kind."""
+    """The meshes that a function itself names: the device ids that they are all made of, and the axes of each concrete mesh."""
 
     devices: tuple[int, ...] = ()
     concrete: frozenset[Axes] = frozenset()
 
 
 def named_meshes(jaxpr: Any) -> Named:
-    """The meshes in the equations of a traced function; JAX sees to it that all are of the same devices."""
+    """The meshes in the equations of a traced function. JAX refuses functions whose meshes are of different devices."""
     devices: tuple[int, ...] = ()
     concrete: set[Axes] = set()
     for equation in equations(jaxpr):
@@ -63,7 +64,7 @@ def named_meshes(jaxpr: Any) -> Named:
 
 
 def _meshes_in(values: Iterable[Any]) -> Iterator[Mesh]:
-    """The meshes made of devices among the parameters of an equation, their shardings' meshes included."""
+    """The concrete meshes among the parameters of an equation, alone or in a NamedSharding."""
     for value in values:
         if isinstance(value, tuple | list):
             yield from _meshes_in(value)
@@ -74,7 +75,7 @@ def _meshes_in(values: Iterable[Any]) -> Iterator[Mesh]:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Every equation of a jaxpr and of those inside it, each jaxpr once."""
+    """Every equation of a jaxpr and of all jaxprs nested in it; a jaxpr that is called several times is visited once."""
     seen: set[int] = set()
     stack: list[Any] = [jaxpr]
     while stack:
@@ -94,38 +95,41 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 @dataclass
 class Meshes:
-    """The meshes a module names, beside the one to partition over, `ours`; None leaves everything as it is said."""
+    """The meshes that a module names (`by_symbol`) and the mesh to partition over (`ours`; None: translate nothing)."""
 
     ours: Mesh | None
     named: Named = field(default_factory=Named)
     by_symbol: dict[str, Mesh] = field(default_factory=dict[str, Mesh])
 
     def add(self, symbol: str, mesh: MeshAttr) -> None:
-        """Take note of one `sdy.mesh`."""
+        """Record one `sdy.mesh` of the module."""
         self.by_symbol[symbol] = self._with_devices(mesh.data)
 
     @property
     def has_others(self) -> bool:
-        """Whether any is another than ours."""
+        """Whether the module names any mesh other than ours."""
         return self.ours is not None and not all(self._is_ours(mesh) for mesh in self.by_symbol.values())
 
     def _is_ours(self, theirs: Mesh) -> bool:
         return self.ours is not None and self.ours == theirs and theirs.device_ids in ((), self.ours.device_ids)
 
     def _with_devices(self, shape: MeshShape) -> Mesh:
-        """A mesh with the devices the function made it of: module and numbers speak of these by their place in one list."""
+        """The mesh with the devices that the function made it of. The module gives them as positions in one list of devices."""
         mesh, devices = Mesh(shape.axes), self.named.devices
         if shape.axes not in self.named.concrete or mesh.size != len(devices):
             return mesh
         return mesh.on([devices[i] for i in shape.device_ids] if shape.device_ids else devices)
 
     def of(self, sharding: TensorShardingAttr) -> Mesh:
-        """The mesh that a sharding is over."""
+        """The mesh whose axes a sharding names."""
         named = sharding.mesh
         return self.by_symbol[named] if isinstance(named, str) else self._with_devices(named)
 
     def constraint(self, sharding: TensorShardingAttr) -> tuple[TensorShardingAttr, Attribute | None]:
-        """A constraint over our axes, and what of it cannot be said over them."""
+        """Translate a constraint to our axes. Also returns, for the report, the axes that have no counterpart (None: all have).
+
+        Of the axes of a dim the longest prefix that can be translated is kept; a dim that lost axes is left open.
+        """
         ours, theirs = self.ours, self.of(sharding)
         if ours is None or self._is_ours(theirs):
             return sharding, None
@@ -140,9 +144,9 @@ class Meshes:
         return TensorShardingAttr(data), ArrayAttr(refused) if refused else None
 
     def manual(self, properties: dict[str, Attribute]) -> Renumbering:
-        """Say the specs of a `shard_map`, in its `properties`, over our axes; returns the numbers its body's devices have.
+        """Translate the specs of a `shard_map` (in its `properties`) to our axes; returns how to renumber devices in its body.
 
-        What cannot be said names axes that no mesh has, so that whoever plans for it refuses it by name.
+        Specs that cannot be translated are given axis names that no mesh has, so that planning raises an error with that name.
         """
         ours = self.ours
         specs = {key: properties[key] for key in ("in_shardings", "out_shardings")}
@@ -157,16 +161,20 @@ class Meshes:
             found = {key: _all_over(ours, theirs, own, places) for key, own in lists.items()}
             if None not in found.values():
                 properties.update({key: TensorShardingPerValueAttr(own) for key, own in found.items() if own is not None})
+                # If no axes of ours correspond to the manual axes, the body is manual over our whole mesh.
                 axes = ours.cut_as(theirs, manual.data, places)
                 properties["manual_axes"] = ManualAxesAttr(tuple(a for a in ours.names if axes is None or a in axes))
                 return Renumbering(tuple(places))
         for key, own in lists.items():
-            properties[key] = TensorShardingPerValueAttr(tuple(_strange(s, theirs.described(ours)) for s in own))
+            properties[key] = TensorShardingPerValueAttr(tuple(_unresolvable(s, theirs.described(ours)) for s in own))
         return Renumbering()
 
 
 def _orders(ours: Mesh, theirs: Mesh) -> Iterator[list[int]]:
-    """The orders in which the devices of a `shard_map` can be taken for ours: as they are, by the names of axes, by device."""
+    """Candidate orders of a `shard_map`'s devices: entry i is the position in `theirs` of our device i.
+
+    First the identity, then the order that matches axes by name, then the one that matches devices by their ids.
+    """
     if ours.size != theirs.size:
         return
     yield list(range(ours.size))
@@ -176,7 +184,7 @@ def _orders(ours: Mesh, theirs: Mesh) -> Iterator[list[int]]:
 
 
 def _translated(ours: Mesh, theirs: Mesh, axes: Iterable[AxisRef]) -> tuple[AxisRef, ...] | None:
-    """The axes of one dim of a constraint; a part of an axis has no name here."""
+    """The axes of one dim of a constraint in our mesh; None if there are none, or if it names part of an axis (a sub-axis)."""
     axes = tuple(axes)
     if any(axis.is_part for axis in axes):
         return None
@@ -187,7 +195,10 @@ def _translated(ours: Mesh, theirs: Mesh, axes: Iterable[AxisRef]) -> tuple[Axis
 def _all_over(
     ours: Mesh, theirs: Mesh, shardings: Sequence[TensorShardingAttr], places: Sequence[int]
 ) -> tuple[TensorShardingAttr, ...] | None:
-    """The specs of the operands or results of a `shard_map`, for devices of ours that stand at `places` in theirs."""
+    """The specs of a `shard_map`'s operands or results over our axes; None if one cannot be translated.
+
+    Our device i takes the part of device `places[i]` of theirs.
+    """
     found: list[TensorShardingAttr] = []
     for sharding in shardings:
         dims: list[DimSharding] = []
@@ -200,17 +211,19 @@ def _all_over(
     return tuple(found)
 
 
-def _strange(sharding: TensorShardingAttr, mesh: str) -> TensorShardingAttr:
-    """A spec whose axes carry the name of their mesh, which makes them nobody's here."""
+def _unresolvable(sharding: TensorShardingAttr, mesh: str) -> TensorShardingAttr:
+    """A spec whose axis names have the name of their mesh added, so that our mesh has none of them."""
     dims = [replace(dim, axes=tuple(AxisRef(f"{axis.name} of {mesh}") for axis in dim.axes)) for dim in sharding.dims]
     return TensorShardingAttr(replace(sharding.data, dims=tuple(dims), replicated=()))
 
 
 @dataclass(frozen=True)
 class Renumbering:
-    """The body of a `shard_map`, which may be written for another order of devices: our device i is its `places[i]`.
+    """How to renumber devices in the body of a `shard_map`, which may be written for another order: our device i is its
+    `places[i]`.
 
-    `asked` are the constraints in it, on the axes that it leaves to the compiler: nobody cuts over these there.
+    `asked` collects the sharding constraints in the body, over axes that are not manual. They are dropped: the body is not
+    partitioned any further.
     """
 
     places: tuple[int, ...] = ()
@@ -221,17 +234,17 @@ class Renumbering:
         return self.places != tuple(range(len(self.places)))
 
     def note(self, sharding: Attribute) -> None:
-        """Take note of a constraint in the body, which is left out."""
+        """Record a sharding constraint in the body, which the import drops."""
         assert isinstance(sharding, TensorShardingAttr)
         self.asked.extend(f'{n}: "{axis.name}"' for n, dim in enumerate(sharding.dims) for axis in dim.axes)
 
     @property
     def refused(self) -> dict[str, Attribute]:
-        """What the constraints in the body ask, as the attribute of the `shard_map`."""
+        """The dropped constraints, as an attribute of the `shard_map` for the report."""
         return {ShardingConstraintOp.REFUSED: ArrayAttr(list(map(StringAttr, self.asked)))} if self.asked else {}
 
     def attribute(self, name: str, attr: Attribute) -> Attribute:
-        """The property of a collective: groups and pairs by our numbers (-1 fills short groups up)."""
+        """A property of a collective, with device numbers replaced by ours. Short replica groups are padded with -1."""
         if name not in NUMBERED or not isinstance(attr, DenseIntOrFPElementsAttr) or not self.is_needed:
             return attr
         ours = np.empty(len(self.places) + 1, np.int64)
@@ -240,7 +253,7 @@ class Renumbering:
         return dense(ours[to_numpy(attr)])
 
     def number(self, op: Operation) -> list[Operation]:
-        """A device's own number, looked up in the other order.
+        """Replace `partition_id`, the device's own number, by its number in the order that the body was written for.
 
         before   %n = partition_id
         after    %i = partition_id ; %t = constant places ; %s = dynamic_slice %t, %i ; %n = reshape %s

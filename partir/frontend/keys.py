@@ -1,4 +1,4 @@
-"""Which arguments are random keys, by what the program draws from them; two raw words may be anything."""
+"""Finds the arguments that are raw random keys: uint32 arrays that the program draws random numbers from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 KEYS = {"random_wrap": 1, "threefry2x32": 2, "rng_bit_generator": 1}
-"""Primitives that take keys of raw words, by how many of their first operands those are."""
+"""Primitives that take raw (uint32) keys, each with how many of its leading operands are the key."""
 
 MOVES = frozenset(
     [
@@ -29,15 +29,15 @@ MOVES = frozenset(
         "transpose",
     ]
 )
-"""Primitives that pick or move numbers and compute none."""
+"""Primitives whose results have elements of their operands and compute no new ones."""
 
 Sources = frozenset[int]
+"""The candidates that a value's elements come from."""
 _NONE: Sources = frozenset()
 
 
 def keys_of(traced: Any, candidates: Sequence[int]) -> set[int]:
-    """The arguments among `candidates` (by number in the flat arguments of a `ClosedJaxpr`) from which random numbers are
-    drawn."""
+    """Those of the `candidates` (numbers of flat arguments of the `ClosedJaxpr` `traced`) that are used as random keys."""
     found: set[int] = set()
     if candidates:
         wanted = set(candidates)
@@ -47,7 +47,10 @@ def keys_of(traced: Any, candidates: Sequence[int]) -> set[int]:
 
 
 def _walk(jaxpr: Any, given: Sequence[Sources], found: set[int]) -> list[Sources]:
-    """Follow the candidates through one jaxpr; what its results are picked from."""
+    """Follow the candidates through one jaxpr and add the keys to `found`; returns the sources of each result.
+
+    `given` are the sources of each of its arguments.
+    """
     sources: dict[Any, Sources] = {var: own for var, own in zip(jaxpr.invars, given, strict=True) if own}
 
     def of(atom: Any) -> Sources:
@@ -65,7 +68,9 @@ def _walk(jaxpr: Any, given: Sequence[Sources], found: set[int]) -> list[Sources
             sources.update((var, every) for var in equation.outvars)
         for inner in _inner(equation.params):
             count = len(inner.invars)
-            if count <= len(operands):  # a branch has all but the predicate, a loop's body all but what its condition reads
+            # The last operands are the inner arguments: a branch takes all but the predicate, the body of a while loop all but
+            # the constants of its condition.
+            if count <= len(operands):
                 back = _walk(inner, operands[len(operands) - count :], found)
                 if len(back) == len(equation.outvars):
                     sources.update((var, of(var) | own) for var, own in zip(equation.outvars, back, strict=True))

@@ -1,4 +1,4 @@
-"""What a model author writes into the model: scopes, tags and constraints. Outside partir each of them changes nothing."""
+"""The marks that an author writes into a model: scopes, tags and sharding constraints. Outside partir they change nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _importing: ContextVar[bool] = ContextVar("partir_importing", default=False)
 
 @contextlib.contextmanager
 def importing() -> Generator[None]:
-    """While this is open, marks are lowered to ops the bridge reads; otherwise they vanish."""
+    """Within this context marks lower to custom calls, which the bridge reads; elsewhere they lower to nothing."""
     token = _importing.set(True)
     try:
         yield
@@ -34,9 +34,9 @@ def importing() -> Generator[None]:
 
 
 def scope(name: str) -> contextlib.AbstractContextManager[Any]:
-    """Name the ops computed inside, for tactics and reports: `with partir.scope("attention-block"): ...`.
+    """Name the ops that are made within, for tactics and reports: `with partir.scope("attention-block"): ...`.
 
-    It is a `jax.named_scope`; scopes made with that, and module names of Haiku, Flax and Equinox, count as well.
+    This is a `jax.named_scope`; other named scopes, and the module names of Haiku, Flax and Equinox, are scopes as well.
     """
     if not name or "/" in name:
         raise ProgramError(error_text(f"not a scope name: {name!r}", why="a scope is one level: some characters, but no /"))
@@ -54,10 +54,10 @@ def tag(x: Any, name: str) -> Any:
 
 
 def constrain(x: Any, spec: PartitionSpec | Sequence[Any]) -> Any:
-    """Ask that a value be sharded as `spec` says, over the axes of the mesh partir will partition for.
+    """Ask that a value be sharded as `spec` says, over axes of the mesh that partir partitions over.
 
-    Like `jax.lax.with_sharding_constraint`, but without a mesh at hand, and the identity outside partir. Its gradient is
-    constrained alike. `x` may be any pytree of arrays with enough dims for the spec.
+    Like `jax.lax.with_sharding_constraint`, but it needs no mesh and is the identity outside partir. Its gradient has the same
+    constraint. `x` may be any pytree of arrays, each with at least as many dims as the spec has entries.
     """
     axes = tuple(() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec)
 
@@ -84,7 +84,7 @@ def _lowering(target: str) -> Any:
     def lower(ctx: Any, x: Any, **params: Any) -> Any:
         if not _importing.get():
             return [x]
-        payload = json.dumps(params[next(iter(params))])
+        payload = json.dumps(params[next(iter(params))])  # each mark has one parameter: the name or the axes
         return stablehlo.CustomCallOp(
             [x.type], [x], ir.StringAttr.get(target), backend_config=ir.StringAttr.get(payload)
         ).results

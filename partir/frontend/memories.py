@@ -1,6 +1,6 @@
-"""Kinds of memory that a function speaks of: results it leaves in host memory are known; what stays inside it is refused.
+"""Finds results that a function moves to host memory, and refuses host memory or host computation anywhere inside it.
 
-The lowering for CPU forgets such moves, so they are read off the jaxpr.
+JAX's lowering for CPU drops such moves, so they are read off the jaxpr.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from partir.errors import ProgramError, error_text, error_texts
 from partir.frontend.foreign import equations
 
 _HERE = (os.path.dirname(jax.__file__), os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-"""JAX and this library: frames in them are not the user's."""
+"""The folders of JAX and of this library; stack frames in them are not the user's."""
 
 
 def host_kind(place: Any) -> str:
-    """The kind of memory that a sharding, or a memory space, asks for; "" for the device's own."""
+    """The memory kind ("pinned_host", "unpinned_host") that a sharding or memory space asks for; "" for device memory."""
     if isinstance(place, jax.memory.Space):
         return "pinned_host" if place == jax.memory.Space.Host else ""
     kind = getattr(place, "memory_kind", None)
@@ -33,18 +33,22 @@ def host_kind(place: Any) -> str:
 
 @dataclass
 class Moves:
-    """What a function says of places: the kinds of memory of its results by number, and `notes` on what does nothing."""
+    """The moves between memories that a function asks for: the memory kind of each result (by number) that is not left in
+    device memory, and `notes` for the user on requests that have no effect."""
 
     results: dict[int, str] = field(default_factory=dict[int, str])
     notes: list[str] = field(default_factory=list[str])
 
 
 def moves_of(jaxpr: Any, name: str) -> Moves:
-    """Read the moves of a traced function. Raises ProgramError for all that are inside it: values that are put into host
-    memory and used again there, and computations on the host."""
+    """Read the moves of a traced function called `name`.
+
+    Raises ProgramError, with every offender, for values that are put into host memory and are not results, and for
+    computations on the host.
+    """
     found = Moves()
-    told = [equation for equation in equations(jaxpr) if _speaks(equation)]
-    if not told:
+    placing = [equation for equation in equations(jaxpr) if _places_values(equation)]
+    if not placing:
         return found
     problems: list[str] = []
     outputs = jaxpr.jaxpr.outvars
@@ -52,7 +56,7 @@ def moves_of(jaxpr: Any, name: str) -> Moves:
     if problems:
         raise ProgramError(error_texts(problems))
     found.results = {number: kind for number, kind in enumerate(kinds) if kind}
-    for equation in told:
+    for equation in placing:
         for place in _places(equation):
             if equation.primitive.name == "device_put" and isinstance(place, jax.sharding.NamedSharding):
                 found.notes.append(
@@ -62,7 +66,7 @@ def moves_of(jaxpr: Any, name: str) -> Moves:
     return found
 
 
-def _speaks(equation: Any) -> bool:
+def _places_values(equation: Any) -> bool:
     """Whether an equation says where a value is to be, or where it is to be computed."""
     name = equation.primitive.name
     return (
@@ -71,13 +75,14 @@ def _speaks(equation: Any) -> bool:
 
 
 def _computes_on(equation: Any) -> str:
-    """Where an equation is to be computed, if that is not the device itself."""
+    """Where `compute_on` asks to compute an equation; "" for the device itself."""
     own = equation.params.get("compute_type") if equation.primitive.name == "compute_on" else None
     kind = own or getattr(getattr(equation, "ctx", None), "compute_type", None) or "device"
     return "" if kind == "device" or str(kind).startswith("gpu_stream") else str(kind)
 
 
 def _places(equation: Any) -> Sequence[Any]:
+    """The shardings or memory spaces that an equation asks for, one for each result."""
     if equation.primitive.name == "device_put":
         return tuple(equation.params.get("devices", ()))
     return (equation.params.get("sharding"),) if equation.primitive.name == "sharding_constraint" else ()
@@ -89,7 +94,10 @@ def _host_kinds(equation: Any) -> list[str]:
 
 
 def _walk(jaxpr: Any, last: Sequence[bool], name: str, problems: list[str]) -> list[str]:
-    """The kinds of memory of a jaxpr's results; `last` says of which the function itself hands them back."""
+    """The memory kinds of a jaxpr's results; messages about other values in host memory are added to `problems`.
+
+    `last` says for each result whether it is a result of the whole function, too: only such a value may be in host memory.
+    """
     used = {v for equation in jaxpr.eqns for v in equation.invars if not isinstance(v, Literal)}
     handed: dict[Any, bool] = {}
     for variable, is_last in zip(jaxpr.outvars, last, strict=True):
@@ -142,7 +150,7 @@ def _on_host(name: str, equation: Any, place: str) -> str:
 
 
 def _text(spec: Any) -> str:
-    """A spec as it is written: P('x', None)."""
+    """A spec as users write it: P('x', None)."""
     return f"P({', '.join(map(repr, spec))})"
 
 

@@ -1,28 +1,29 @@
-"""What JAX's own passes leave: ops on broadcast scalars, reductions from another value than the neutral one, carried constants,
-contractions that are transposed.
+"""Four rewrites on import, of patterns that JAX's own passes leave and that would make shardings worse, or wrong.
 
-An op on broadcast scalars is done on the scalars first. `x / norm` and the like broadcast a scalar to the shape of every
-parameter; whatever is computed on such broadcasts alone is the same for all parameters of that shape, and CSE makes it one
-value, which would tie the dims of unrelated parameters.
+1. A pointwise op on broadcast scalars is done on the scalars, and its result is broadcast. `x / norm` and the like broadcast a
+scalar to the shape of every parameter. CSE merges whatever is computed from such broadcasts alone into one value for all
+parameters of one shape, and propagation through that value would force one sharding on unrelated parameters.
 
 before   %a = broadcast %s ; %b = broadcast %t ; %c = multiply %a, %b
 after    %m = multiply %s, %t ; %c = broadcast %m
 
-A reduction that starts from a value that counts cannot be done in pieces, each of which would count it; so it is combined
-with the result. (XLA, too, counts it once per piece where it reorders such a reduction and an all_to_all.)
+2. A reduction with an initial value other than the neutral one starts from the neutral one; the initial value is combined with
+the result. Otherwise each shard would count the initial value once. (XLA makes that mistake where it reorders such a reduction
+and an all_to_all.)
 
 before   %r = reduce(%x init: %three) across dimensions = [0] applies add
 after    %p = reduce(%x init: %zero) across dimensions = [0] applies add ; %b = broadcast %three ; %r = add %b, %p
 
-A loop that carries constants (or what is made of them alone) without changing them reads them directly: they can then be made
-again in its body in whatever layout a use wants. JAX's scan carries everything its body reads from outside.
+3. A loop that carries constants (or values made of constants alone) without changing them reads them directly instead. They can
+then be made again in the body in any sharding that a use wants. JAX's scan carries everything that its body reads from outside.
 
 before   %r:2 = while (%c = %cosines, %x = %start) do { ... return %c, %y }
 after    %r = while (%x = %start) do { ... return %y }                            (%cosines stands for %c and %r#0)
 
-A contraction that is only read transposed, one side's dims before the other's, is done with its operands exchanged, so that a
-weight's gradient is made as the weight lies. JAX makes it the other way round; what is put between the two, such as a
-reduce_scatter, would then fix that other order in memory, and XLA for TPU copies every weight and optimizer state to match it.
+4. A contraction whose only use is a transpose that swaps the dims of its two operands is done with the operands exchanged, so
+that a weight's gradient has the dim order of the weight. JAX computes the gradient transposed. A reduce_scatter between the
+contraction and the transpose would fix the transposed order in memory, and XLA for TPU would copy every weight and optimizer
+state to match it.
 
 before   %g = dot_general %dy, %x, contracting_dims = [0] x [0] ; %t = transpose %g, dims = [1, 0]
 after    %t = dot_general %x, %dy, contracting_dims = [0] x [0]
@@ -49,7 +50,7 @@ NO_DIMS = DenseArrayBase.from_list(i64, [])
 
 
 def normalised(op: Operation) -> tuple[list[Operation], Sequence[SSAValue]]:
-    """The ops to add in place of `op`, and the values in place of its results."""
+    """Rewrites 1-3: the ops to add in place of `op`, and the values that replace its results."""
     if op.name == "stablehlo.while":
         return constants_out(op)
     made = init_last(op) if op.name == "stablehlo.reduce" else scalars_first(op)
@@ -57,7 +58,7 @@ def normalised(op: Operation) -> tuple[list[Operation], Sequence[SSAValue]]:
 
 
 def constants_out(op: Operation) -> tuple[list[Operation], Sequence[SSAValue]]:
-    """A `while` that carries no constant through (but one that carries nothing else is left alone)."""
+    """Rewrite 3: a `while` without the constants it carries. One that carries nothing else is left as it is."""
     bodies = [region.blocks[0] for region in op.regions]
     last = bodies[1].last_op
     assert last is not None
@@ -86,7 +87,7 @@ def constants_out(op: Operation) -> tuple[list[Operation], Sequence[SSAValue]]:
 
 
 def is_of_constants(value: SSAValue) -> bool:
-    """Whether a value is a constant or an iota, or pointwise ops and layout ops made it of those alone."""
+    """Whether a value is a constant or iota, or is computed from those alone by pointwise ops and layout ops."""
     seen: set[SSAValue] = set()
     stack = [value]
     while stack:
@@ -104,7 +105,7 @@ def is_of_constants(value: SSAValue) -> bool:
 
 
 def init_last(op: Operation) -> list[Operation]:
-    """A reduction from its neutral value, and the value it starts from combined with the result."""
+    """Rewrite 2: a reduction from its neutral value, whose result is combined with the initial value."""
     combine = combiner(op)
     if len(op.operands) != 2 or combine is None or is_neutral(op.operands[1], COMBINER_KINDS[combine.name]):
         return [op]
@@ -119,23 +120,23 @@ def init_last(op: Operation) -> list[Operation]:
     shape = result.get_shape()
     dims = [[d] for d in range(len(shape))]
     origin = {OriginAttr.KEY: op.attributes[OriginAttr.KEY]} if OriginAttr.KEY in op.attributes else {}
-    spread = OPS["stablehlo.broadcast_in_dim"].create(
+    broadcast = OPS["stablehlo.broadcast_in_dim"].create(
         operands=[start],
         result_types=[result],
         properties={"broadcast_dimensions": NO_DIMS},
         attributes={**origin, RULE: OpShardingRuleAttr.of([[]], [dims], shape)},
     )
     last = type(combine).create(
-        operands=[spread.results[0], op.results[0]],
+        operands=[broadcast.results[0], op.results[0]],
         result_types=[result],
         properties=dict(combine.properties),
         attributes={**origin, RULE: OpShardingRuleAttr.of([dims, dims], [dims], shape)},
     )
-    return [zero, op, spread, last]
+    return [zero, op, broadcast, last]
 
 
 def scalars_first(op: Operation) -> list[Operation]:
-    """The ops to add in place of `op` (whose last one has its result): itself, or the same on scalars and a broadcast."""
+    """Rewrite 1: `op` alone, or the same op on scalars and a broadcast of its result. The last op returned replaces `op`."""
     if len(op.results) != 1 or not op.operands or op.regions or not is_pointwise(op):
         return [op]
     result = op.results[0].type
@@ -158,17 +159,17 @@ def scalars_first(op: Operation) -> list[Operation]:
     attributes[RULE] = OpShardingRuleAttr.of([[]] * len(operands), [[]], [])
     small = type(op).create(operands=operands, result_types=[scalar], properties=dict(op.properties), attributes=attributes)
     shape = result.get_shape()
-    spread = OPS["stablehlo.broadcast_in_dim"].create(
+    broadcast = OPS["stablehlo.broadcast_in_dim"].create(
         operands=[small.results[0]],
         result_types=[result],
         properties={"broadcast_dimensions": NO_DIMS},
         attributes={**attributes, RULE: OpShardingRuleAttr.of([[]], [[[d] for d in range(len(shape))]], shape)},
     )
-    return [*made, small, spread]
+    return [*made, small, broadcast]
 
 
 def _scalar_of(value: SSAValue) -> SSAValue | DenseIntOrFPElementsAttr | None:
-    """The scalar a value is everywhere: a scalar value, or a scalar literal; None when it is not known to be one."""
+    """The scalar that all elements of a value equal, as a value or as a literal; None if there is none or it is not known."""
     if isinstance(value.type, TensorType) and not value.type.get_shape():
         return value
     if not isinstance(value, OpResult):
@@ -185,9 +186,9 @@ def _scalar_of(value: SSAValue) -> SSAValue | DenseIntOrFPElementsAttr | None:
 
 
 def exchange(module: Operation) -> None:
-    """Exchange the operands of the contractions in a module that are only read transposed so.
+    """Rewrite 4, on a whole module.
 
-    Each distinct attribute is made once, as the bridge does: rules, and so repeated layers, are told apart by identity.
+    Equal attributes are made one object, as the bridge does: rules are compared by identity, and repeated layers found by that.
     """
     made: dict[Attribute, Attribute] = {}
     for op in list(module.walk()):
@@ -199,7 +200,7 @@ def exchange(module: Operation) -> None:
 
 
 def _exchanges(dot: Operation, transpose: Operation) -> bool:
-    """Whether a transpose puts the right side's dims of a contraction before the left side's, each in their order."""
+    """Whether a transpose puts the right operand's dims of a contraction before the left's, and keeps the order of each."""
     numbers, permutation = dot.properties["dot_dimension_numbers"], transpose.properties["permutation"]
     assert isinstance(numbers, DotAttr)
     assert isinstance(permutation, DenseArrayBase)

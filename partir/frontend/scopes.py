@@ -1,4 +1,4 @@
-"""Where an op comes from, read off JAX's locations: the scope as its author named it, the phase, the source line.
+"""Reads an op's origin off its JAX location: the scope as its author named it, the phase, and the source line.
 
 jit(step)/transpose(jvp(layer_0))/attention-block/dot_general   ->   layer_0/attention-block, backward
 """
@@ -21,7 +21,7 @@ _NOISE = frozenset(
 
 @cache
 def parse_scope(name: str) -> tuple[str, str]:
-    """Scope and phase of a location name, its last level (the primitive) left out.
+    """The scope and phase in a location's name, whose last level is the primitive and is left out.
 
     >>> parse_scope("jit(step)/transpose(jvp(layer_0))/attention-block/dot_general")
     ('layer_0/attention-block', 'backward')
@@ -69,14 +69,14 @@ def _unwrap(level: str) -> tuple[str, list[str]]:
 
 
 class Origins:
-    """Locations to origins, memoised by location: there are far fewer of them than ops."""
+    """A memo from locations to origins: a program has far fewer locations than ops."""
 
     def __init__(self) -> None:
         self._memo: dict[Any, tuple[str, str]] = {}
         self._origin: dict[tuple[str, str, str], OriginAttr] = {}
 
     def of(self, location: Any, prefix: str) -> OriginAttr:
-        """The origin of an op at `location`, called from the location named `prefix` (or "")."""
+        """The origin of an op at `location`, inlined from a call whose location is named `prefix` ("": not inlined)."""
         name, source = self._read(location)
         key = (prefix, name, source)
         found = self._origin.get(key)

@@ -1,4 +1,4 @@
-"""Names for what goes in and out: argument paths as users write them, and the signature they make."""
+"""Names the arguments and results of a function by the paths that users write, and makes a program's signature of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def paths_of(tree: Any, root: Path = ()) -> list[tuple[Path, Any]]:
 def static_names(
     fun: Callable[..., Any], static_argnums: Any, static_argnames: Any, positional: int
 ) -> tuple[frozenset[int], frozenset[str]]:
-    """The positions and keyword names of static arguments, each completed by the other, as `jax.jit` does."""
+    """The positions and the names of static arguments. As in `jax.jit`, each list is completed from the other.
+
+    `positional` is the number of positional arguments of the call (for negative numbers).
+    """
     numbers = set(_tuple(static_argnums))
     names = set(_tuple(static_argnames))
     numbers = {n % positional if n < 0 and positional else n for n in numbers}
@@ -65,7 +68,7 @@ def _parameters(fun: Callable[..., Any]) -> list[str]:
 def argument_paths(
     fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], static: tuple[frozenset[int], frozenset[str]]
 ) -> list[tuple[Path, Any]]:
-    """(path, leaf) of every traced argument in JAX's flat order: positional ones, then keywords by name."""
+    """(path, leaf) of every traced argument in JAX's flat order: positional arguments, then keywords sorted by name."""
     found: list[tuple[Path, Any]] = []
     for i, (arg, root) in enumerate(zip(args, argument_roots(fun, len(args)), strict=True)):
         if i not in static[0]:
@@ -96,7 +99,10 @@ def _signature(fun: Callable[..., Any]) -> list[inspect.Parameter]:
 def signature_of(
     arguments: Arguments, donated: Sequence[bool], out: Any, pairs: Sequence[tuple[int, int]], others: Collection[int]
 ) -> Signature:
-    """Put a signature together: leaves with roles, and the state pairs. `others` are state, too, or random keys."""
+    """Make the signature: leaves with roles, and the state `pairs` (argument, result).
+
+    `others` are arguments that are state without a result (only read, or random keys).
+    """
     results = paths_of(out, ("result",))
     is_state = {argument for argument, _ in pairs}.union(others)
     leaves: list[Leaf] = []

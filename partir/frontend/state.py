@@ -1,4 +1,4 @@
-"""Which arguments a step hands on to the next, and as which results: stated by the user, or read off the program."""
+"""Finds the arguments of a step that are state, and the result that is the next value of each: as stated, or inferred."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from partir.frontend.signature import Arguments, paths_of
 from partir.program import Path, matches, no_match
 
 STATE_NAMES = frozenset(["params", "parameters", "weights", "variables", "state", "opt_state", "model"])
-"""Argument names that mean state even where nothing is handed on: a forward function's parameters."""
+"""Argument names that mean state even if no result is its next value: the parameters of a forward function."""
 
 KEY_NAMES = frozenset(["key", "rng", "rngs", "seed"])
-"""Argument names that mean random keys, where what is called so could be one."""
+"""Argument names that mean random keys, for leaves that can be one (uint32, or scalars)."""
 
 State = Mapping[str | int, int | None] | Sequence[str | int] | str | int
+"""What `state=` of `partir.jit` takes: see `stated`."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Pairs (argument leaf, result leaf) that are one state; what of the arguments is `state` besides (read, and not handed
-    on); and a line for each thing that was assumed."""
+    """The state of a step, by leaf numbers: `pairs` of an argument and the result that is its next value, `also` the arguments
+    that are state but only read, and a line for the report on everything that was `assumed`."""
 
     pairs: tuple[tuple[int, int], ...]
     also: frozenset[int] = frozenset()
@@ -32,8 +33,10 @@ class Found:
 
 @dataclass(eq=False)
 class _Group:
-    """Leaves that could be one state: those of an argument, or of an item of the results. `below` is what both must have alike:
-    path, shape and dtype of each leaf."""
+    """The leaves of one argument, or of one item of the results.
+
+    An argument and a result can be one state if their `below` is equal: path below the group's root, shape, dtype of each leaf.
+    """
 
     name: str
     leaves: list[int] = field(default_factory=list[int])
@@ -44,7 +47,7 @@ class _Group:
         self.below.append((path, tuple(leaf.shape), leaf.dtype))
 
     def pairs(self, result: _Group) -> list[tuple[int, int]]:
-        """Each leaf with the leaf of a result that has the same path, shape and dtype; none where any has no such."""
+        """Each leaf with the leaf of `result` that has the same path, shape and dtype; empty unless every leaf has one."""
         there = dict(zip(result.below, result.leaves, strict=True))
         found = [(number, there[own]) for number, own in zip(self.leaves, self.below, strict=True) if own in there]
         return found if len(found) == len(self.leaves) else []
@@ -54,10 +57,10 @@ class _Group:
 
 
 def stated(state: State, arguments: Arguments, roots: Sequence[Path], out: Any, flow: Flow) -> Found:
-    """What `state=` of `partir.jit` says: a mapping from arguments to the results they become, or the arguments alone.
+    """The state as `state=` of `partir.jit` gives it: a mapping from arguments to results, or a list of arguments alone.
 
-    `roots` are the paths of the positional arguments, by number. Raises ProgramError for an argument or a result that is not
-    there, or that differ in structure.
+    For a list, each argument gets the best result of its structure that is still free. `roots` are the paths of the positional
+    arguments, by number. Raises ProgramError for an argument or result that does not exist, or a pair whose structures differ.
     """
     given = state if isinstance(state, Mapping) else dict.fromkeys([state] if isinstance(state, str | int) else state, _ANY)
     results = _result_groups(out)
@@ -83,6 +86,7 @@ def stated(state: State, arguments: Arguments, roots: Sequence[Path], out: Any, 
 
 
 _ANY: Any = object()
+"""Stands for whichever result fits."""
 
 
 def _named(key: str | int, arguments: Arguments, roots: Sequence[Path]) -> list[_Group]:
@@ -104,7 +108,7 @@ def _named(key: str | int, arguments: Arguments, roots: Sequence[Path]) -> list[
 
 
 def _result(group: _Group, number: Any, results: Sequence[_Group]) -> _Group:
-    """The result that a mapping names. Raises ProgramError where it is not there or cannot be the argument's next value."""
+    """The result that a mapping names. Raises ProgramError if it does not exist or cannot be the argument's next value."""
     if not isinstance(number, int) or not 0 <= number < len(results):
         raise ProgramError(
             error_text(f"state={{{group.name!r}: {number!r}}} names no result", why=f"there are {len(results)}, counted from 0")
@@ -130,11 +134,11 @@ def _result(group: _Group, number: Any, results: Sequence[_Group]) -> _Group:
 
 
 def inferred(arguments: Arguments, donated: Sequence[bool], roots: Sequence[Path], out: Any, flow: Flow) -> Found:
-    """Which arguments a step hands on: those that are given away, and of the others those that it updates (see `_verdict`); to
-    results of equal structure (the same paths below, shapes and dtypes).
+    """Infer the state of a step: donated arguments, and of the others those that the step updates (see `_verdict`), each with a
+    result of equal structure (the same paths below its root, shapes and dtypes).
 
-    Among several such results an argument becomes the one that is computed from it element by element; arguments of which
-    that can be said choose first, then those that are given away, the rest in order.
+    Of several such results an argument gets the one that is computed from it element by element. Arguments for which there is
+    such a result choose first; within both rounds donated arguments choose before the others.
     """
     groups = _argument_groups(arguments, roots)
     given: list[_Group] = []
@@ -169,15 +173,15 @@ def inferred(arguments: Arguments, donated: Sequence[bool], roots: Sequence[Path
 
 
 def _score(flow: Flow, pairs: Sequence[tuple[int, int]]) -> int:
-    """How many of some leaves are computed from their own argument, element by element, and not as they came."""
+    """Of these (argument, result) pairs, how many results are computed from their argument element by element and changed."""
     return sum(a in flow.way(r).arguments and not flow.unchanged(a, r) for a, r in pairs)
 
 
 def _verdict(flow: Flow, pairs: Sequence[tuple[int, int]]) -> tuple[bool, str]:
-    """Whether an argument that nobody gave away is state, paired leaf by leaf with a result of its structure; and what speaks
-    against it, where something does.
+    """Whether an argument that is not donated is state, given its leaves paired with those of a result; and what makes that
+    doubtful ("" if nothing does).
 
-    Several leaves of equal structure are, unless each result is its own argument's alone, element by element (`sin(x)`).
+    An argument of several leaves is state, unless each result is a pointwise function of its own argument alone (`sin(x)`).
     """
     if len(pairs) == 1:
         return _verdict_of_leaf(flow, *pairs[0])
@@ -190,15 +194,17 @@ def _verdict(flow: Flow, pairs: Sequence[tuple[int, int]]) -> tuple[bool, str]:
 
 
 def _maps(flow: Flow, argument: int, result: int) -> bool:
+    """Whether a result is a pointwise function of this argument and of no other."""
     way = flow.way(result)
     return set(way.arguments) == {argument} and not flow.unchanged(argument, result) and not flow.arguments_of(way.ends)
 
 
 def _verdict_of_leaf(flow: Flow, argument: int, result: int) -> tuple[bool, str]:
-    """The same of a single leaf, to which equal shape says nothing: it is state if it is updated, element by element, with
-    what a backward pass computes, or with a sum over the batch of an input.
+    """`_verdict` for an argument of a single leaf, where an equal shape may be chance. It is state if it is updated, element by
+    element, with values of the backward pass, or with a sum over the batch of an input.
 
-    A gradient that is a sum over the batch of another argument is taken for the state of a parameter, too: the two lie alike.
+    A result that is a gradient summed over the batch of another argument is paired with its parameter, too: the two should be
+    sharded alike.
     """
     way = flow.way(result)
     if flow.unchanged(argument, result):
@@ -231,7 +237,10 @@ def _verdict_of_leaf(flow: Flow, argument: int, result: int) -> tuple[bool, str]
 
 
 def _named_like_state(groups: Sequence[_Group], handed: Collection[int], flow: Flow) -> tuple[frozenset[int], list[str]]:
-    """The leaves that only their argument's name says are state, and a line for each argument whose use says otherwise."""
+    """The leaves that are state by the name of their argument alone, and a line for each argument whose use contradicts that.
+
+    `handed` are the leaves that are known to be state.
+    """
     found: set[int] = set()
     lines: list[str] = []
     for group in groups:
@@ -243,31 +252,31 @@ def _named_like_state(groups: Sequence[_Group], handed: Collection[int], flow: F
             )
             continue
         arrays = [i for i in group.leaves if flow.rank(i)]
-        # The state of an environment, for each of a batch of them, is an input.
+        # "state" may also be a batch of environment states, as in reinforcement learning: these are inputs.
         if group.name == "state" and arrays and all(any(flow.node(i, 0) in b for b in flow.batches) for i in arrays):
-            said = _said({*handed, *found, *group.leaves}, groups)
-            lines.append(f"state is taken for an input: its dim 0 looks like a batch; if it is state: state={said}")
+            option = _state_option({*handed, *found, *group.leaves}, groups)
+            lines.append(f"state is taken for an input: its dim 0 looks like a batch; if it is state: state={option}")
         else:
             found.update(group.leaves)
     return frozenset(found), lines
 
 
 def _line(group: _Group, result: str, is_state: bool, doubt: str, state: Collection[int], groups: Sequence[_Group]) -> str:
-    """What was assumed of an argument, why it is in doubt, and how to say otherwise."""
+    """A line for the report: what was assumed of an argument, why it is in doubt, and the option that says otherwise."""
     if is_state:
-        said = _said({i for i in state if i not in group.leaves}, groups)
-        return f"{group.name} is taken for state handed on as {result}: {doubt}; if it is an input: state={said}"
-    said = _said({*state, *group.leaves}, groups)
-    return f"{group.name} is taken for an input: {doubt}; if it is handed on as {result}: state={said}"
+        option = _state_option({i for i in state if i not in group.leaves}, groups)
+        return f"{group.name} is taken for state handed on as {result}: {doubt}; if it is an input: state={option}"
+    option = _state_option({*state, *group.leaves}, groups)
+    return f"{group.name} is taken for an input: {doubt}; if it is handed on as {result}: state={option}"
 
 
-def _said(state: Collection[int], groups: Sequence[_Group]) -> str:
-    """Arguments as `state=` of `partir.jit` takes them."""
+def _state_option(state: Collection[int], groups: Sequence[_Group]) -> str:
+    """The arguments of these leaves, written as `state=` of `partir.jit` takes them."""
     return str([group.name for group in groups if not set(state).isdisjoint(group.leaves)])
 
 
 def _argument_groups(arguments: Arguments, roots: Collection[Path]) -> list[_Group]:
-    """The leaves of each argument; one of `*args`, whose root has two levels, is an argument of its own."""
+    """The leaves of each argument. Each item of `*args` is an argument of its own (its root has two levels: `args/0`)."""
     groups: dict[Path, _Group] = {}
     for number, (path, leaf) in enumerate(arguments):
         root = path[:2] if path[:2] in roots else path[:1]
@@ -276,7 +285,7 @@ def _argument_groups(arguments: Arguments, roots: Collection[Path]) -> list[_Gro
 
 
 def _result_groups(out: Any) -> list[_Group]:
-    """The results as groups that could each be a state: the items of a tuple, or all of it."""
+    """The groups of results that can each be a state: the items of a tuple or list, or else the whole result."""
     is_several = isinstance(out, tuple | list) and not hasattr(out, "_fields")
     groups: dict[str, _Group] = {}
     for number, (path, leaf) in enumerate(paths_of(out)):

@@ -1,4 +1,4 @@
-"""From a JAX function to a `Program`: trace on abstract arguments without shardings, lower for a platform, bridge."""
+"""Imports a JAX function as a `Program`: traces it on abstract arguments, lowers it for a platform, and bridges it to xDSL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from partir.program import Leaf, Program, Signature, main_of
 
 @dataclass(frozen=True)
 class Options:
-    """How a function is to be traced; the names and meanings of `jax.jit`'s own options, and `state` of `partir.jit`."""
+    """How to trace a function: options of `jax.jit`, with the same meaning, and `state` of `partir.jit`."""
 
     static_argnums: Any = None
     static_argnames: Any = None
@@ -35,7 +35,7 @@ class Options:
     state: Any = None
 
     def keywords(self) -> dict[str, Any]:
-        """Those that `jax.jit` takes."""
+        """The options that `jax.jit` takes, as keywords."""
         return {name: value for name, value in vars(self).items() if value is not None and name != "state"}
 
 
@@ -49,14 +49,14 @@ class Trees:
 
 @dataclass(frozen=True, eq=False)
 class Host:
-    """What running a program again needs of the first lowering: its host callbacks, and what must stay alive for them."""
+    """What it takes to run the host callbacks of a program: the callbacks of its first lowering, and what keeps them alive."""
 
     callbacks: tuple[Any, ...] = ()
     keepalive: Any = None
 
 
 def abstract(leaf: Any) -> Any:
-    """A leaf as shape and dtype alone: no data, no sharding (a sharding would follow the trace into every op)."""
+    """A leaf as shape and dtype, without data or sharding. (JAX would propagate a sharding through the trace into every op.)"""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)))
     if isinstance(leaf, bool | int | float | complex):
@@ -66,7 +66,7 @@ def abstract(leaf: Any) -> Any:
 
 
 def name_of(fun: Callable[..., Any]) -> str:
-    """What messages call a function."""
+    """The name of a function in messages."""
     return str(getattr(fun, "__name__", None) or type(fun).__name__)
 
 
@@ -81,10 +81,10 @@ def trace(
 ) -> Program:
     """Import `fun` for these arguments (arrays, numbers or `ShapeDtypeStruct`s) and this platform.
 
-    Axes of `mesh` may be named by sharding constraints in the function; they are wishes, so that the trace sees axes of type
-    Auto whatever the user's are. What was assumed of roles is in the program's `assumed`. Raises ProgramError for a function
-    `jax.jit` refuses, for ordered effects, for state that is stated and not there, and for values that it keeps in host memory
-    or computes on the host.
+    Sharding constraints in the function may name axes of `mesh`. They are requests to partir, so the function is traced with
+    all axes of type Auto, whatever type they have in the user's mesh. The result's `assumed` says what was assumed about roles.
+    Raises ProgramError for a function that `jax.jit` refuses, for ordered effects, for a `state` that names what does not
+    exist, and for values that are kept in host memory or computed on the host inside the function.
     """
     options = options or Options()
     static = signature_.static_names(fun, options.static_argnums, options.static_argnames, len(args))
@@ -103,8 +103,8 @@ def trace(
         found = inferred(typed, donated, roots, out, flow)
     else:
         found = stated(options.state, typed, roots, out, flow)
-    words = [i for i, (_, leaf) in enumerate(typed) if leaf.dtype == "uint32"]
-    keys = keys_of(traced.jaxpr, words) | {i for i, (_, leaf) in enumerate(typed) if str(leaf.dtype).startswith("key<")}
+    raw = [i for i, (_, leaf) in enumerate(typed) if leaf.dtype == "uint32"]  # may be raw keys
+    keys = keys_of(traced.jaxpr, raw) | {i for i, (_, leaf) in enumerate(typed) if str(leaf.dtype).startswith("key<")}
     own = signature_.signature_of(typed, donated, out, found.pairs, found.also | keys)
     moves = moves_of(traced.jaxpr, name_of(fun))
     results = tuple(replace(leaf, memory=moves.results.get(number, "")) for number, leaf in enumerate(own.results))
@@ -128,7 +128,7 @@ def trace(
 
 
 def _again(fun: Callable[..., Any], shapes: Any, keywords: Any, options: Options, mesh: Any) -> Any:
-    """What imports the same for another platform, and mesh if one is given, with the widths of numbers that hold now."""
+    """A function that imports `fun` again, for another platform and (if given) mesh; `enable_x64` is then set as it is now."""
     wide = jax.dtypes.canonicalize_dtype("float64") == "float64"
 
     def again(platform: str, other: Mesh | None = None) -> Program:
@@ -146,9 +146,10 @@ def _lower(
     platform: str,
     mesh: Mesh | None,
 ) -> tuple[Any, Any]:
-    """Trace and lower under the mesh's axes, else under none: a `shard_map` on a mesh of its own stands no other around it.
+    """Trace and lower the function with the mesh as JAX's context mesh; if that fails, without one. (JAX refuses a `shard_map`
+    over a mesh of its own within another context mesh.)
 
-    What the function itself raises comes out as it is; what JAX raises about the function is worded.
+    Exceptions that the function itself raises are passed on; what JAX raises about the function becomes a ProgramError.
     """
     raised: list[BaseException] = []
 
@@ -164,31 +165,32 @@ def _lower(
     errors: list[Exception] = []
     for context in [mesh, None] if mesh is not None else [None]:
         try:
-            with importing(), _axes_of(context):
+            with importing(), _context_mesh(context):
                 traced = jax.jit(watched, keep_unused=True, **options.keywords()).trace(*shapes, **keywords)
                 _refuse_ordered(fun, traced)
                 with warnings.catch_warnings():
-                    # Which donated arguments can be used is known, and said by name, when it is known how they lie.
+                    # Which donated buffers can be reused depends on the shardings: `Traced.partition` warns of the others.
                     warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
                     return traced, traced.lower(lowering_platforms=(platform,))
         except PartirError:
             raise
         except Exception as error:
             errors.append(error)
-    shown = errors[-1] if "context mesh" in str(errors[0]) else errors[0]
+    shown = errors[-1] if "context mesh" in str(errors[0]) else errors[0]  # not the error that our own context mesh caused
     if shown in raised and type(shown).__module__ != "jax.errors" and not isinstance(shown, jax.errors.JAXTypeError):
         raise shown
     raise ProgramError(_refused(fun, shown)) from shown
 
 
-def _axes_of(mesh: Mesh | None) -> Any:
+def _context_mesh(mesh: Mesh | None) -> Any:
+    """A context in which JAX's mesh is `mesh`, all axes of type Auto; the empty mesh for None."""
     logical = mesh or Mesh()
     auto = AbstractMesh(tuple(logical.shape.values()), logical.names, axis_types=(AxisType.Auto,) * len(logical.axes))
     return jax.sharding.use_abstract_mesh(auto)
 
 
 def _refuse_ordered(fun: Callable[..., Any], traced: Any) -> None:
-    """Ordered effects thread a token through the whole program, one device after the other: no partitioning keeps that."""
+    """Raise ProgramError for ordered effects: they demand one sequence of host calls, which devices in parallel cannot keep."""
     ordered = [effect for effect in traced.jaxpr.effects if "Ordered" in type(effect).__name__ or "ordered" in str(effect)]
     ordered = [effect for effect in ordered if "nordered" not in str(effect) and "Unordered" not in type(effect).__name__]
     if ordered:
@@ -212,6 +214,10 @@ def _refused(fun: Callable[..., Any], error: Exception) -> str:
 
 
 def _host(lowered: Any) -> Host:
-    """Host callbacks live in a list next to the module, by index."""
+    """The host callbacks of a lowering.
+
+    Custom calls name a callback by its position in a list that JAX keeps beside the module and does not make public: it is read
+    from the private attribute `_lowering`. With a JAX release that does not have it, programs have no callbacks here.
+    """
     compile_args = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
     return Host(tuple(compile_args.get("host_callbacks") or ()), compile_args.get("keepalive"))

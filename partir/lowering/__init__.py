@@ -1,1 +1,1 @@
-"""From plan to device-local program: `to_spmd` writes the plan, `localise` the ops on slices, `verify` holds the result."""
+"""Lowers a plan to the program of one device: `to_spmd` writes it, `localise` writes ops on shards, `verify` checks it."""

@@ -1,4 +1,4 @@
-"""Values made again where they are used: views of a source, and constant-like values (constants, iota, masks) in any layout."""
+"""Makes values again at their uses: views of a source, and constant-like values (constants, iota, masks), in any sharding."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from partir.sharding.table_builder import is_splat, view_dims
 from partir.sharding.tables import Tables
 
 Slice = Callable[[SSAValue, Layout, Layout], SSAValue]
-"""Cuts a whole tensor to a layout: (tensor, before, after) to the local tensor."""
+"""Takes a device's shard of a tensor: from (tensor, layout before, layout after) to the local tensor."""
 
 
 class Remaker:
-    """Makes views and constant-like values in the layout a use wants, each once per layout (and per source, for views)."""
+    """Makes views and constant-like values in the layout that a use wants: one op per layout (and per source, for views).
 
-    def __init__(self, writer: Writer, tables: Tables, sizes: tuple[tuple[str, int], ...], cut: Slice) -> None:
+    `sizes` are the mesh axes with their sizes.
+    """
+
+    def __init__(self, writer: Writer, tables: Tables, sizes: tuple[tuple[str, int], ...], slice_to: Slice) -> None:
         self.writer = writer
         self.tables = tables
         self.sizes = sizes
-        self.cut = cut
+        self.slice_to = slice_to
         self.memo: dict[tuple[SSAValue, Layout, SSAValue | None], SSAValue] = {}
 
     def view(self, value: SSAValue, layout: Layout, source: SSAValue, of: SSAValue) -> SSAValue:
-        """`value`, a view of `of`, in `layout`; `source` is the local tensor of `of` to look at."""
+        """`value`, a view of the global value `of`, in `layout`. `source` is the local tensor of `of` to take it from."""
         if value is of:
             return source
         key = (value, layout, source)
@@ -54,6 +57,7 @@ class Remaker:
         return tuple(inner)
 
     def _again(self, value: OpResult, layout: Layout, operands: Sequence[SSAValue]) -> SSAValue:
+        """The op that makes `value` once more, on local `operands` and with the local result type."""
         op = value.op
         shape = local_shape(layout, self.sizes)
         type_ = value.type if shape_of(value.type) == shape else self.writer.typed(value.type, shape)
@@ -77,7 +81,7 @@ class Remaker:
         name = op.name
         if name == "stablehlo.constant":
             if is_replicated(layout) or not is_splat(op):
-                return self._cut(self._again(value, replicated(shape_of(value.type)), []), layout)
+                return self._sliced(self._again(value, replicated(shape_of(value.type)), []), layout)
             literal = op.properties["value"]
             assert isinstance(literal, DenseIntOrFPElementsAttr)
             return self.writer.splat(literal.data.data, self.writer.typed(value.type, local_shape(layout, self.sizes)))
@@ -90,12 +94,12 @@ class Remaker:
             full = self._again(
                 value, replicated(shape_of(value.type)), [self.constant_like(op.operands[0], _replicated_like(op.operands[0]))]
             )
-            return self._cut(full, layout)
+            return self._sliced(full, layout)
         operands = [self.constant_like(v, layout if shape_of(v.type) else ()) for v in op.operands]
         return self._again(value, layout, operands)
 
     def _iota(self, value: OpResult, layout: Layout) -> SSAValue:
-        """Numbers along a cut dim: the one-dim iota is cut, then broadcast, so that only its dim's length is ever whole."""
+        """An iota. If its dim is sharded, a 1-d iota is sliced and then broadcast, so that no device holds the full tensor."""
         dim = value.op.properties["iota_dimension"]
         assert isinstance(dim, IntegerAttr)
         d = dim.value.data
@@ -105,11 +109,12 @@ class Remaker:
         line = self.writer.make(
             "iota", [], self.writer.typed(value.type, (size,)), {"iota_dimension": IntegerAttr(0, dim.type)}
         )
-        line = self.cut(line, replicated((size,)), (layout[d],))
+        line = self.slice_to(line, replicated((size,)), (layout[d],))
         return self.writer.broadcast(line, [d], local_shape(layout, self.sizes))
 
-    def _cut(self, full: SSAValue, layout: Layout) -> SSAValue:
-        return full if is_replicated(layout) else self.cut(full, replicated(shape_of(full.type)), layout)
+    def _sliced(self, full: SSAValue, layout: Layout) -> SSAValue:
+        """A device's shard of a tensor that is there in full."""
+        return full if is_replicated(layout) else self.slice_to(full, replicated(shape_of(full.type)), layout)
 
 
 def _replicated_like(value: SSAValue) -> Layout:

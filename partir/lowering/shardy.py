@@ -1,4 +1,4 @@
-"""Plan to Shardy: the global program with shardings on arguments and results, and nothing that MLIR does not know."""
+"""Exports a plan as Shardy: the global program with shardings on its arguments and results, in dialects that MLIR knows."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from partir.sharding.plan import Plan
 
 
 def to_shardy(plan: Plan) -> ModuleOp:
-    """A copy of the program for other tools: its ops and their sharding rules, without tags and origins."""
+    """A copy of the program for other tools, with `sdy.sharding` on arguments and results.
+
+    Ops keep their sharding rules; tags and all `partir.` attributes are removed.
+    """
     main = plan.assignment.structure.program.main.clone()
     main.properties["arg_attrs"] = shardings(plan.arguments)
     main.properties["res_attrs"] = shardings(plan.outputs)
-    _without_ours(main)
+    _remove_partir(main)
     return ModuleOp([MeshOp("mesh", MeshAttr.of(plan.assignment.mesh)), main])
 
 
-def _without_ours(main: FuncOp) -> None:
+def _remove_partir(main: FuncOp) -> None:
+    """Remove what only partir understands."""
     for op in list(main.walk()):
         if isinstance(op, TagOp):
             op.results[0].replace_all_uses_with(op.operands[0])

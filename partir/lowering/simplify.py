@@ -1,6 +1,7 @@
-"""The algebra of collectives as rewrites on SPMD IR: what the planner already knows, so that on its output they find nothing.
+"""Rewrites on SPMD IR that merge neighbouring collectives into cheaper ones (all-reduce + slice = reduce-scatter, and so on).
 
-Useful on SPMD text that was written by hand, and as the test that a plan leaves nothing on the table.
+The planner already produces the merged forms: a test checks that these rewrites change nothing in its output. They are of use
+on SPMD text that was written by hand.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ReduceThenSlice(RewritePattern):
 
 
 class GatherThenSlice(RewritePattern):
-    """All-gather followed by a slice over the same axes is nothing, or an all-to-all where another dim is cut.
+    """All-gather followed by a slice over the same axes cancels out, or is an all-to-all if another dim is sliced.
 
     before   %g = all_gather %x tile<0> ["data"] ; %y = all_slice %g tile<1> ["data"]
     after    %y = all_to_all %x tile<0> -> tile<1> ["data"]
@@ -80,7 +81,7 @@ class GatherThenSlice(RewritePattern):
 
 
 class GatherTwice(RewritePattern):
-    """Two gathers of one part, the minor axes first, are one.
+    """Two all-gathers of the same tile in a row, minor axes first, are one over all their axes.
 
     before   %g = all_gather %x tile<0> ["model"] ; %y = all_gather %g tile<0> ["data"]
     after    %y = all_gather %x tile<0> ["data", "model"]
@@ -121,13 +122,13 @@ PATTERNS = (ReduceThenSlice, GatherThenSlice, GatherTwice, ReduceTwice)
 
 
 def simplify(module: ModuleOp) -> bool:
-    """Apply the identities until none applies; whether any did."""
+    """Apply the rewrites until none applies. Returns whether any did."""
     return PatternRewriteWalker(GreedyRewritePatternApplier([pattern() for pattern in PATTERNS])).rewrite_module(module)
 
 
 @dataclass(frozen=True)
 class SimplifyCollectivesPass(ModulePass):
-    """Apply the identities of collectives to SPMD IR."""
+    """Merge neighbouring collectives of SPMD IR into cheaper ones."""
 
     name = "spmd-simplify"
 

@@ -1,4 +1,4 @@
-"""Plan to SPMD: write each op on its slices, each reshard and reduction where the plan put it, and nothing else."""
+"""Lowers a plan to SPMD IR: each op on local shapes, each reshard and reduction where the plan has it. It decides nothing."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from partir.sharding.rule import shape_of
 from partir.sharding.tables import Control, OpRow, RegionItems, View
 
 TRIPS = "partir.trips"
-"""How often a loop runs, on each `while` that says so."""
+"""The attribute with a `while`'s trip count, where that is known."""
 
 IDENTITIES = frozenset({"sdy.sharding_constraint", "partir.tag"})
-"""Ops that say something about a value and compute nothing."""
+"""Ops that annotate a value and compute nothing."""
 
 
 @paused()
@@ -48,6 +48,8 @@ def to_spmd(plan: Plan) -> ModuleOp:
 
 
 class _Lowering:
+    """One lowering. Values have the numbers of the program's tables; `current` has the local tensor of each, by number."""
+
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.tables = plan.assignment.structure.tables
@@ -62,19 +64,19 @@ class _Lowering:
         ]
         for type_ in types:
             self.block.insert_arg(type_, len(self.block.args))
-        self.remaker = Remaker(self.writer, self.tables, self.sizes, self.cut)
+        self.remaker = Remaker(self.writer, self.tables, self.sizes, self.slice_to)
         self.current: dict[int, SSAValue] = {}
-        self.moved: dict[int, SSAValue] = {}
-        self.instead: dict[tuple[int, int], SSAValue] = {}
+        self.resharded: dict[int, SSAValue] = {}  # by id of the `Reshard`: its result
+        self.behind_barrier: dict[tuple[int, int], SSAValue] = {}  # by row and value: what the row reads in its place
         self.coordinates: dict[Axes, SSAValue] = {}
         self.where = Coordinates(self.coordinate, self.by_axis)
-        self.anchored_values: dict[int, SSAValue] = {}
-        self.ahead = self.gathered_ahead()
+        self.anchored: dict[int, SSAValue] = {}  # by id of the `Reshard`: the value to gather, behind its barrier
+        self.gathers_after = self.gathers_after_contractions()
 
     def run(self) -> ModuleOp:
         plan = self.plan
         for argument, value in enumerate(self.block.args):
-            self.current[argument] = self.cut(value, plan.arguments[argument], plan.entries[argument])
+            self.current[argument] = self.slice_to(value, plan.arguments[argument], plan.entries[argument])
         self.items(self.tables.root)
         self.writer.origin = None
         returned = [self.result(r, view) for r, view in enumerate(self.tables.outputs)]
@@ -90,6 +92,7 @@ class _Lowering:
         return ModuleOp([MeshOp("mesh", MeshAttr.of(plan.assignment.mesh)), function])
 
     def items(self, region: RegionItems) -> None:
+        """Write the rows and the inner control flow of a region, in order."""
         for item in region.items:
             if isinstance(item, Control):
                 self.writer.origin = item.op.attributes.get(OriginAttr.KEY)
@@ -99,16 +102,16 @@ class _Lowering:
                 self.row(item, self.tables.rows[item])
 
     def control(self, control: Control) -> None:
-        """A `while`, `case` or barrier on local values: what its ends carry lies as the plan says."""
+        """Write a `while`, `case` or optimization barrier on local values, with each carried value in the layout of its row."""
         for region in control.regions:
             for key in self.plan.hoisted.get(region.number, ()):
                 self.reshard(self.plan.reshards[key], self.plan.reshards[key].row, None)
         is_loop = control.op.name == "stablehlo.while"
         operands: list[SSAValue] = []
         if is_loop or not control.regions:
-            operands = [self.end(position, 0, control.op.operands[k]) for k, position in enumerate(control.carries)]
+            operands = [self.carried(position, 0, control.op.operands[k]) for k, position in enumerate(control.carries)]
         elif control.predicate is not None:
-            operands = [self.end(control.predicate, 0, control.op.operands[0])]
+            operands = [self.carried(control.predicate, 0, control.op.operands[0])]
         regions = [self.region(control, number) for number in range(len(control.regions))]
         types = [
             self.local_type(control.op.results[k], self.plan.rows[position].results[-1])
@@ -131,12 +134,16 @@ class _Lowering:
             self.current[value] = self.collectives(result, reduction.steps) if reduction is not None else result
 
     def region(self, control: Control, number: int) -> Region:
-        """One region of a control, written into a block of its own; what was made outside stays usable, and no more."""
+        """Write one region of a control flow op into a block of its own.
+
+        The region may use values that were remade or resharded outside. Those it makes itself are forgotten at its end: no op
+        outside can read them.
+        """
         items = control.regions[number]
         block = Block()
         outer, self.writer.block = self.writer.block, block
-        remade, moved = self.remaker.memo, self.moved
-        self.remaker.memo, self.moved = dict(remade), dict(moved)
+        remade, resharded = self.remaker.memo, self.resharded
+        self.remaker.memo, self.resharded = dict(remade), dict(resharded)
         is_loop = control.op.name == "stablehlo.while"
         if is_loop:
             for position, argument in zip(control.carries, items.arguments, strict=True):
@@ -145,19 +152,20 @@ class _Lowering:
         self.items(items)
         if is_loop and number == 0:
             assert control.predicate is not None
-            returned = [self.end(control.predicate, 0, items.returns[0])]
+            returned = [self.carried(control.predicate, 0, items.returns[0])]
         else:
             slot = 1 if is_loop else number
-            returned = [self.end(position, slot, items.returns[k]) for k, position in enumerate(control.carries)]
+            returned = [self.carried(position, slot, items.returns[k]) for k, position in enumerate(control.carries)]
         block.add_op(OPS["stablehlo.return"].create(operands=returned))
-        self.writer.block, self.remaker.memo, self.moved = outer, remade, moved
+        self.writer.block, self.remaker.memo, self.resharded = outer, remade, resharded
         return Region(block)
 
-    def end(self, position: int, slot: int, value: SSAValue) -> SSAValue:
-        """One end of a carried value (or the scalar that decides), as the plan wants it."""
+    def carried(self, position: int, slot: int, value: SSAValue) -> SSAValue:
+        """Operand `slot` of a carry row (an initial value, or what a region hands back) in the layout that the plan gives it;
+        or the scalar that a predicate row reads."""
         row = self.tables.rows[position]
         layout = self.plan.rows[position].operands[slot] if row.kind == "carry" else ()
-        self.bring(position, slot, row)
+        self.reshard_operand(position, slot, row)
         found = self.operand(position, slot, row.operands[slot], value, layout)
         for m in self.plan.rows[position].masks:
             if m.slot == slot:
@@ -168,10 +176,11 @@ class _Lowering:
         return self.writer.typed(value.type, local_shape(layout, self.sizes)) if shape_of(value.type) else value.type
 
     def row(self, position: int, row: OpRow) -> None:
+        """Write one op: reshards of its operands, masks, the op on local shapes, and the reduction of its result."""
         row_plan = self.plan.rows[position]
         for slot, view in enumerate(row.operands):
             if view is not None:
-                self.bring(position, slot, row)
+                self.reshard_operand(position, slot, row)
         operands = [
             self.operand(position, slot, view, row.op.operands[slot], row_plan.operands[slot])
             for slot, view in enumerate(row.operands)
@@ -191,7 +200,7 @@ class _Lowering:
             self.current[value] = result
 
     def captured(self, position: int, row: OpRow) -> dict[SSAValue, SSAValue]:
-        """Outer values that the regions of an op read, whole."""
+        """The values from outside that the regions of an op read, replicated: the regions' ops are not partitioned."""
         found: dict[SSAValue, SSAValue] = {}
         for region in row.op.regions:
             for op in region.walk():
@@ -206,10 +215,14 @@ class _Lowering:
         return found
 
     def operand(self, position: int, slot: int, view: View | None, value: SSAValue, layout: Layout) -> SSAValue:
-        """The local tensor an op reads: made again if constant-like, resharded where the plan says so, seen through views."""
+        """The local tensor that an op reads as operand `slot`.
+
+        A constant-like value is made again; any other is the source of its view, resharded if the plan says so, with the view's
+        ops on it.
+        """
         if view is None:
             return self.remaker.constant_like(value, layout)
-        source = self.instead.get((position, view.source))
+        source = self.behind_barrier.get((position, view.source))
         reshard = self.plan.reshard_for(position, slot)
         if reshard is not None:
             source = self.reshard(reshard, position, None)
@@ -217,90 +230,101 @@ class _Lowering:
             source = self.current[view.source]
         return self.remaker.view(value, layout, source, self.tables.values[view.source])
 
-    def bring(self, position: int, slot: int, row: OpRow) -> None:
-        """Make the reshards of a row's operands, all before the row."""
+    def reshard_operand(self, position: int, slot: int, row: OpRow) -> None:
+        """Write the reshard of one operand. All operands are resharded before one is read: a barrier may replace any."""
         reshard = self.plan.reshard_for(position, slot)
         if reshard is not None:
             self.reshard(reshard, position, row)
 
     def reshard(self, reshard: Reshard, position: int, row: OpRow | None) -> SSAValue:
-        found = self.moved.get(id(reshard))
+        """The result of a reshard, written where it is first asked for (before row `position`)."""
+        found = self.resharded.get(id(reshard))
         if found is None:
             value = self.current[reshard.value]
             if reshard.barrier and row is not None:
-                value = self.anchor(reshard, position, row)
-            found = self.moved[id(reshard)] = self.collectives(value, reshard.steps)
+                value = self.anchored_source(reshard, position, row)
+            found = self.resharded[id(reshard)] = self.collectives(value, reshard.steps)
         return found
 
-    def gathered_ahead(self) -> dict[int, list[Reshard]]:
-        """For each contraction that reads something gathered anew in its phase, what such rows read after it, up to and with
-        the next contraction. Other rows are left alone: a barrier before them would part them from what made their operand."""
+    def gathers_after_contractions(self) -> dict[int, list[Reshard]]:
+        """For each contraction (by row) that reads a barrier gather: the barrier gathers that the following rows of its region
+        and phase read, up to and including those of the next such contraction.
+
+        Their data can move while the contraction computes, so they are anchored to its operands. They are not anchored to other
+        ops that read barrier gathers: a barrier before a pointwise op would keep XLA from fusing it with its operand.
+        """
         by_row: dict[tuple[int, str], dict[int, list[Reshard]]] = {}
         for reshard in self.plan.reshards.values():
             if reshard.barrier and reshard.row >= 0:
                 row = self.tables.rows[reshard.row]
                 by_row.setdefault((row.region, reshard.phase), {}).setdefault(reshard.row, []).append(reshard)
-        ahead: dict[int, list[Reshard]] = {}
+        gathers_after: dict[int, list[Reshard]] = {}
         for rows in by_row.values():
             last: int | None = None
             for position in sorted(rows):
                 if last is not None:
-                    ahead.setdefault(last, []).extend(rows[position])
+                    gathers_after.setdefault(last, []).extend(rows[position])
                 if self.tables.rows[position].op.name in MATRIX:
                     last = position
-        return ahead
+        return gathers_after
 
-    def anchor(self, reshard: Reshard, position: int, row: OpRow) -> SSAValue:
-        """Tie a gather to the phase that reads it: XLA would merge it with the same gather of another phase, and keep the
-        gathered tensor alive in between. It may start as soon as the contraction before it that has such a gather can run, so
-        that it moves while that one computes; the first of a phase when its own row can.
+    def anchored_source(self, reshard: Reshard, position: int, row: OpRow) -> SSAValue:
+        """The value that a barrier gather gathers: a copy that an optimization barrier makes wait for an anchor.
+
+        The anchor is an operand of the row that reads the gather, or of the contraction before that row, so that the gather
+        runs while the contraction computes (`gathers_after_contractions`). Without it XLA would merge the gather with the same
+        gather of another phase, and keep the gathered tensor alive in between.
 
         before   %g = all_gather %w                                       (in forward and in backward)
-        after    %s, %dy' = barrier %w, %dy ; %g = all_gather %s          (in backward; an op before its reader reads %dy')
+        after    %s, %dy' = barrier %w, %dy ; %g = all_gather %s          (in backward; the row now reads %dy' for %dy)
         """
-        due = [] if id(reshard) in self.anchored_values else [reshard]
-        due += [other for other in self.ahead.pop(position, ()) if other.value in self.current and other is not reshard]
-        if due:
-            self.anchored_values.update(zip(map(id, due), self.anchored(due, position, row), strict=True))
-        return self.anchored_values[id(reshard)]
+        waiting = [] if id(reshard) in self.anchored else [reshard]
+        later = self.gathers_after.pop(position, ())
+        waiting += [other for other in later if other.value in self.current and other is not reshard]
+        if waiting:
+            self.anchored.update(zip(map(id, waiting), self.anchor_to_row(waiting, position, row), strict=True))
+        return self.anchored[id(reshard)]
 
-    def anchored(self, due: Sequence[Reshard], position: int, row: OpRow) -> Sequence[SSAValue]:
-        """Values to be gathered, held back until the row can run. Where what it reads would not be stored but for the barrier,
-        a small value that this is computed from is anchored, where it is made."""
-        values = [self.current[reshard.value] for reshard in due]
+    def anchor_to_row(self, waiting: Sequence[Reshard], position: int, row: OpRow) -> Sequence[SSAValue]:
+        """The values that these reshards gather, behind a barrier with an operand of the row.
+
+        The operand is the first that is not a parameter. If it would not be stored but for the barrier, the values wait for a
+        small value that it is computed from instead (see `anchors`).
+        """
+        values = [self.current[reshard.value] for reshard in waiting]
         for view in row.operands:
             if view is None or self.tables.of_state_alone[view.source]:
                 continue
-            small = small_anchor(self.tables, [reshard.value for reshard in due], view.source, position)
-            early = self.anchored_early(values, small) if small is not None else None
+            small = small_anchor(self.tables, [reshard.value for reshard in waiting], view.source, position)
+            early = self.anchor_to_value(values, small) if small is not None else None
             if early is not None:
                 return early
-            other = self.instead.get((position, view.source), self.current[view.source])
-            barrier = BarrierOp(*values, other)
+            operand = self.behind_barrier.get((position, view.source), self.current[view.source])
+            barrier = BarrierOp(*values, operand)
             self.writer.add(barrier)
-            *held, self.instead[position, view.source] = barrier.results
-            return held
+            *anchored, self.behind_barrier[position, view.source] = barrier.results
+            return anchored
         barrier = BarrierOp(*values)
         self.writer.add(barrier)
         return barrier.results
 
-    def anchored_early(self, values: Sequence[SSAValue], small: int) -> Sequence[SSAValue] | None:
-        """Values that wait for another one (of this block), which all others read after the barrier; None where they are not
-        there yet when the other one is."""
-        made = self.current[small]
+    def anchor_to_value(self, values: Sequence[SSAValue], anchor: int) -> Sequence[SSAValue] | None:
+        """`values` behind a barrier with the value number `anchor`, right after the op that makes it. All that read the anchor
+        read it behind the barrier. None if it is made in another block, or before all `values` are there."""
+        made = self.current[anchor]
         producer, block = made.owner, self.writer.block
         if not isinstance(producer, Operation) or producer.parent is not block:
             return None
         here = [value.owner for value in values if isinstance(value.owner, Operation) and value.owner.parent is block]
         if not all(owner.is_before_in_block(producer) for owner in here):
             return None
-        anchored = BarrierOp(*values, made)
+        barrier = BarrierOp(*values, made)
         if self.writer.origin is not None:
-            anchored.attributes[OriginAttr.KEY] = self.writer.origin
-        block.insert_op_after(anchored, producer)
-        made.replace_uses_with_if(anchored.results[-1], lambda use: use.operation is not anchored)
-        *held, self.current[small] = anchored.results
-        return held
+            barrier.attributes[OriginAttr.KEY] = self.writer.origin
+        block.insert_op_after(barrier, producer)
+        made.replace_uses_with_if(barrier.results[-1], lambda use: use.operation is not barrier)
+        *anchored, self.current[anchor] = barrier.results
+        return anchored
 
     def result(self, result: int, view: View | None) -> SSAValue:
         value = self.returned[result]
@@ -312,13 +336,15 @@ class _Lowering:
         assert last is not None
         return last.operands
 
-    def cut(self, value: SSAValue, before: Layout, after: Layout) -> SSAValue:
+    def slice_to(self, value: SSAValue, before: Layout, after: Layout) -> SSAValue:
+        """Reshard a value by the shortest steps (here: slices); those over axes of size 1 alone are left out."""
         if before == after:
             return value
         steps = between(before, after, self.sizes)
         return self.collectives(value, [step for step in steps if self.plan.assignment.mesh.size_of(*step.axes) > 1])
 
     def coordinate(self, axes: Axes) -> SSAValue:
+        """The device's linear coordinate along axes (none: all), made once at the top of `main`, where every op can read it."""
         axes = axes or self.plan.assignment.mesh.names
         found = self.coordinates.get(axes)
         if found is None:
@@ -335,7 +361,7 @@ class _Lowering:
         return AxesAttr.of([(axis, self.by_axis[axis]) for axis in axes])
 
     def collectives(self, value: SSAValue, steps: Sequence[Step]) -> SSAValue:
-        """Write steps one after the other; the value is converted where a sum is made in another dtype, and back at the end.
+        """Write steps one after the other. If a sum is made in another dtype the value is converted to it, and back at the end.
 
         before   reduce_scatter of %x : bf16 in float32
         after    %w = convert %x : f32 ; %s = reduce_scatter add %w ; %y = convert %s : bf16

@@ -1,4 +1,4 @@
-"""Holds an SPMD program to its mesh: dialect rules, axes and sizes, and how many collectives of each kind it has."""
+"""Checks an SPMD program against its dialects and its mesh, and counts its collectives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from partir.sharding.plan import COLLECTIVES
 
 
 def count_collectives(module: ModuleOp) -> dict[str, int]:
-    """How many collectives of each kind a device-local program has: loop bodies times their trip counts, slices not counted."""
+    """How many collectives of each kind one step of a device-local program runs.
+
+    Those in a loop body count once per iteration, if the trip count is known. Slices communicate nothing and are left out.
+    """
     counts: Counter[str] = Counter()
     for op in module.walk():
         if isinstance(op, CollectiveOp) and not isinstance(op, AllSliceOp):
@@ -37,7 +40,7 @@ def _times(op: Operation) -> int:
 
 
 def verify_spmd(module: ModuleOp) -> None:
-    """Raise IRError unless the module obeys its dialects and every collective speaks of axes of the module's mesh."""
+    """Raise IRError unless the module obeys its dialects and every axis of a collective is one of the module's mesh."""
     verify(module)
     mesh = next((op for op in module.body.block.ops if isinstance(op, MeshOp)), None)
     if mesh is None:

@@ -1,4 +1,4 @@
-"""A cursor into a block: the few ways in which lowering and materialising make ops."""
+"""A cursor into a block that appends ops: the few StableHLO ops that lowering and Core IR need to make."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _tensor(element: Attribute, shape: tuple[int, ...]) -> TensorType[Any]:
 
 @contextmanager
 def uncollected() -> Generator[None]:
-    """Build IR without Python's cycle collector: all of it is alive, and walking it again and again takes half the time."""
+    """Keep Python's cycle collector off while IR is built: all of it is alive, and walking it takes half of the build time."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -42,11 +42,12 @@ def uncollected() -> Generator[None]:
 
 
 class Writer:
-    """Appends ops to `block`; each carries the `origin` that is set when it is made."""
+    """Appends ops to `block` and gives each the current `origin`."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self.origin: Attribute | None = None
+        # By id(type) and shape: hashing a type walks all of it. The type itself is kept so that its id stays taken.
         self._types: dict[tuple[int, tuple[int, ...]], tuple[TensorType[Any], Attribute]] = {}
 
     def add(self, op: Operation) -> Operation:
@@ -67,7 +68,7 @@ class Writer:
         return self.add(op).results[0]
 
     def typed(self, type_: Attribute, shape: tuple[int, ...]) -> TensorType[Any]:
-        """The tensor type with the element of `type_` and this shape."""
+        """The tensor type with the element type of `type_` and this shape."""
         assert isinstance(type_, TensorType)
         found = self._types.get((id(type_), shape))
         if found is None:
@@ -75,18 +76,18 @@ class Writer:
         return found[0]
 
     def splat(self, literal: bytes, type_: TensorType[Any]) -> SSAValue:
-        """A constant of one element, given by its bytes."""
+        """A constant whose elements are all equal; `literal` is one element as bytes."""
         attr = DenseIntOrFPElementsAttr(type_, BytesAttr(literal))
         return self.make("constant", [], type_, {"value": attr})
 
     def number(self, value: int, like: Attribute) -> SSAValue:
-        """An integer (or any number that is a small integer) everywhere, of the type `like`."""
+        """A constant of the tensor type `like` whose elements all are `value`."""
         assert isinstance(like, TensorType)
         scalar = DenseIntOrFPElementsAttr.from_list(_tensor(like.element_type, ()), [value])
         return self.splat(scalar.data.data, like)
 
     def zeros(self, like: Attribute) -> SSAValue:
-        """Zero of any element type."""
+        """A constant of the tensor type `like`, of any element type, whose elements all are zero."""
         assert isinstance(like, TensorType)
         return self.splat(bytes(like.element_type.compile_time_size), like)
 
@@ -101,7 +102,7 @@ class Writer:
         return self.make("select", [flag, a, b], a.type)
 
     def broadcast(self, x: SSAValue, dims: Sequence[int], shape: tuple[int, ...]) -> SSAValue:
-        """`x` with its dim i as dim `dims[i]` of `shape`."""
+        """Broadcast `x` to `shape`; dim i of `x` becomes dim `dims[i]`."""
         if shape_of(x.type) == shape and tuple(dims) == tuple(range(len(shape))):
             return x
         properties: dict[str, Attribute] = {"broadcast_dimensions": DenseArrayBase.from_list(i64, list(dims))}

@@ -1,1 +1,1 @@
-"""JAX goes out: emission to MLIR, execution on devices."""
+"""Runs what was planned: emission of SPMD IR to MLIR, and execution on the devices of a JAX mesh."""

@@ -1,4 +1,4 @@
-"""What the devices of a mesh say of themselves."""
+"""Finds the target and the platform of a mesh from its devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from partir.errors import TargetError, error_text
 
 
 def target_of(name: str, mesh: Any) -> Target:
-    """The machine that the devices of a mesh are. Raises TargetError where they do not say."""
+    """The target that describes the devices of a mesh. Raises TargetError if there are no devices, or of an unknown kind.
+
+    `name` is the function's, for the message.
+    """
     devices = list(mesh.devices.flat) if isinstance(mesh, jax.sharding.Mesh) else []
     found = targets.of_device(devices[0].device_kind) if devices else None
     if found is None:
@@ -26,3 +29,11 @@ def target_of(name: str, mesh: Any) -> Target:
             )
         )
     return found
+
+
+def platform_of(mesh: Any) -> str:
+    """The platform to import for ("cpu", "cuda", "tpu"): that of the mesh's devices, else JAX's default backend."""
+    if isinstance(mesh, jax.sharding.Mesh):
+        kind = str(mesh.devices.flat[0].platform)
+        return {"gpu": "cuda"}.get(kind, kind)
+    return {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())

@@ -1,4 +1,4 @@
-"""What becomes of donated arguments: which cannot lend their buffers to a result, and buffers that are given away twice."""
+"""Checks donated arguments: whose buffers no result can reuse, and arrays that are donated and passed a second time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SHOWN = 8
 
 
 def unusable(plan: Plan) -> str:
-    """A warning that names the donated arguments whose buffers no result can take; empty when there are none.
+    """A warning that names the donated arguments whose buffers no result can reuse; "" if there are none.
 
-    A result can take a buffer of as many bytes as it has on a device, whatever its shape; each takes one, and first that of the
-    state that it is.
+    As in XLA, a result can reuse any donated buffer with as many bytes on a device, whatever its shape. Each result takes one
+    buffer; a result that is the next value of a state argument takes that argument's first.
     """
     program = plan.assignment.structure.program
     signature, sizes = program.signature, plan.assignment.mesh.axes
@@ -34,17 +34,17 @@ def unusable(plan: Plan) -> str:
         return math.prod(local_shape(layout, sizes)) * item_bytes(type_)
 
     types = [value.type for value in returned.operands]
-    free = {result: bytes_of(types[result], layout) for result, layout in enumerate(plan.outputs)}
-    given = {
+    free = {result: bytes_of(types[result], layout) for result, layout in enumerate(plan.outputs)}  # results without a buffer
+    donated = {
         argument: bytes_of(program.body.args[argument].type, plan.arguments[argument])
         for argument, leaf in enumerate(signature.arguments)
         if leaf.donated
     }
     for argument, result in signature.state:
-        if argument in given and free[result] == given[argument]:
-            del given[argument], free[result]
+        if argument in donated and free[result] == donated[argument]:
+            del donated[argument], free[result]
     left: list[int] = []
-    for argument, count in given.items():
+    for argument, count in donated.items():
         taken = next((result for result, own in free.items() if own == count), None)
         if taken is None:
             left += [argument] if count else []
@@ -56,22 +56,23 @@ def unusable(plan: Plan) -> str:
     return error_text(
         f"Some donated buffers were not usable: {program.name} has no results to put into them",
         where="; ".join(_mismatch(plan, argument) for argument in left[:SHOWN]) + more,
-        why="a result takes a donated buffer where a device holds as many bytes of the one as of the other",
-        hint="results that lie as the arguments do, or leave these out of donate_argnums",
+        why="a result reuses a donated buffer if both have the same number of bytes on a device",
+        hint="give results the shardings of the arguments, or leave these out of donate_argnums",
     )
 
 
 def _mismatch(plan: Plan, argument: int) -> str:
-    """A donated argument and its spec, and the results of its shape and dtype with theirs."""
+    """A donated argument with its spec, and the results of its shape and dtype with theirs, for the warning."""
     signature = plan.assignment.structure.program.signature
     leaf = signature.arguments[argument]
     alike = [
-        f"{result.name} lies as {_spec_text(layout, result)}"
+        f"{result.name} is sharded as {_spec_text(layout, result)}"
         for result, layout in zip(signature.results, plan.outputs, strict=True)
         if (result.shape, result.dtype) == (leaf.shape, leaf.dtype)
     ]
     there = ", ".join(alike) or "no result has that shape and dtype"
-    return f"{leaf.name}, {leaf.dtype}{list(leaf.shape)}, lies as {_spec_text(plan.arguments[argument], leaf)}: {there}"
+    spec = _spec_text(plan.arguments[argument], leaf)
+    return f"{leaf.name}, {leaf.dtype}{list(leaf.shape)}, is sharded as {spec}: {there}"
 
 
 def _spec_text(layout: Layout, leaf: Leaf) -> str:
@@ -79,7 +80,7 @@ def _spec_text(layout: Layout, leaf: Leaf) -> str:
 
 
 def check_given_once(program: Program, flat: Sequence[Any]) -> None:
-    """Raise ProgramError, naming both arguments, when an array that is given away is also another argument."""
+    """Raise ProgramError, naming both arguments, for an array that is passed as a donated argument and as another one."""
     leaves = program.signature.arguments
     seen: dict[int, int] = {}
     problems: list[str] = []
@@ -95,7 +96,7 @@ def check_given_once(program: Program, flat: Sequence[Any]) -> None:
             problems.append(
                 error_text(
                     f"{program.name} was given one array as {one} and as {other}, and {given} donated",
-                    why="the buffer of a donated argument is written over by a result",
+                    why="a result overwrites the buffer of a donated argument",
                     hint=f"a copy for one of them (x.copy()), or do not donate {one if leaves[first].donated else other}",
                 )
             )

@@ -1,7 +1,7 @@
-"""SPMD IR to MLIR: each op through jaxlib's bindings, collectives as StableHLO with replica groups, locations kept.
+"""Emits SPMD IR as MLIR: ops through jaxlib's bindings, collectives as StableHLO with replica groups, locations for profilers.
 
-The result is text that any MLIR context of jaxlib parses; it is made once per program and merged into whatever module JAX
-lowers. Channels are numbered from 1; `Local.channels` says how many there are, so that the merger can renumber them.
+The result is text that any MLIR context of jaxlib parses. It is made once per program and merged into each module that JAX
+lowers the program in. Channels are numbered from 1; `Local.channels` is their number, so that the merge can renumber them.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ def main_of(module: ModuleOp) -> FuncOp:
 
 
 class _Emitter:
+    """One emission. Memo tables are keyed by `id` and hold the xDSL attribute, too, so that the id stays taken."""
+
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self.attributes: dict[int, tuple[Any, Attribute]] = {}
@@ -117,7 +119,7 @@ class _Emitter:
         return Local(target.operation.get_asm(enable_debug_info=True), self.channel)
 
     def functions(self, text: str, target: Any) -> None:
-        """Functions that a custom call calls, into the module; JAX's merging gives them names of their own."""
+        """Add the private functions that a custom call refers to. JAX makes their names unique when it merges the module."""
 
         def strip(op: Any) -> Any:
             if OpShardingRuleAttr.KEY in op.attributes:
@@ -130,6 +132,7 @@ class _Emitter:
             function.operation.clone(ip=ir.InsertionPoint(target.body))
 
     def block(self, block: Block) -> None:
+        """Write the ops of a block at the current insertion point."""
         values = self.values
         for op in block.ops:
             location = self.location(op)
@@ -175,8 +178,8 @@ class _Emitter:
                 values.update(zip(op.results, new.results, strict=True))
 
     def row_major(self, x: Any, location: Any) -> Any:
-        """A value laid out row by row: XLA on CPU may lay what an FFT reads and makes out as the ops around it like it, column
-        by column, and then refuses to run the FFT."""
+        """`x` with a row-major memory layout. XLA on CPU may give operand and result of an FFT the column-major layout that
+        neighbouring ops prefer, and then refuses to run the FFT."""
         rank = ir.RankedTensorType(x.type).rank
         order = ir.Attribute.parse(f"dense<{[*reversed(range(rank))]}> : tensor<{rank}xindex>")
         made = ir.Operation.create(
@@ -193,7 +196,7 @@ class _Emitter:
         return made.results[0]
 
     def complex_literal(self, op: Operation) -> Any:
-        """A constant of complex numbers, which the bindings can only take as the text of a whole op."""
+        """A constant of complex numbers. The bindings cannot make one from data: the op is parsed from text."""
         made = ir.Operation.parse(f"stablehlo.constant {attribute_text(op.properties['value'])}")
         ir.InsertionPoint.current.insert(made)
         return made.results[0]
@@ -220,7 +223,7 @@ class _Emitter:
         return found[0]
 
     def location(self, op: Operation) -> Any:
-        """`scope/op` at the source line, as JAX itself would say, so that profilers speak the user's names."""
+        """A location `scope/op` at the source line, in JAX's own format, so that profilers show the user's names."""
         attr = op.attributes.get(OriginAttr.KEY)
         if not isinstance(attr, OriginAttr):
             return self.unknown
@@ -234,7 +237,7 @@ class _Emitter:
         return found[0]
 
     def group(self, axes: AxesAttr) -> dict[str, Any]:
-        """Replica groups, a channel of its own, and global device numbers: what every collective needs."""
+        """The replica groups of a collective over `axes`, and a new channel."""
         found = self.groups.get(axes.names)
         if found is None:
             groups = np.array(self.mesh.replica_groups(axes.names), dtype=np.int64)
@@ -246,12 +249,14 @@ class _Emitter:
         return ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {self.channel}, type = 1>")
 
     def combiner(self, operation: Any, kind: str, element: Any) -> None:
+        """Fill the region of a reducing collective with the op that combines two scalars."""
         scalar = ir.RankedTensorType.get([], element)
         block = operation.regions[0].blocks.append(scalar, scalar)
         with ir.InsertionPoint(block):
             hlo.ReturnOp([COMBINERS[kind](*block.arguments).result])
 
     def all_reduce(self, op: AllReduceOp, x: Any) -> Any:
+        """An all-reduce; a floating-point maximum or minimum is made one of integers, which keeps NaN."""
         if op.kind.data.value in ("max", "min") and isinstance(op.x.type, TensorType):
             element = op.x.type.element_type
             if isinstance(element, AnyFloat):
@@ -259,10 +264,11 @@ class _Emitter:
         return self.reduced(op, x)
 
     def ordered(self, op: AllReduceOp, x: Any, width: int) -> Any:
-        """A maximum or minimum of floats that keeps NaN, as one device would: reduced as integers of the same order.
+        """An all-reduce by maximum or minimum of floats that keeps NaN, as on one device: done on integers of the same order.
 
-        Backends take the maximum of two floats as their hardware does, and some lose a NaN. As integers, with the bits below
-        the sign flipped for negative numbers, floats are in order, and NaN of the right sign lies beyond infinity.
+        Some backends lose a NaN in the maximum of two floats across devices. Read as integers, with the bits below the sign
+        flipped for negative numbers, floats keep their order, and a NaN of the right sign is beyond infinity: it always wins.
+        `width` is the number of bits; narrower floats are converted to f32 first.
         """
         kept = x.type
         shape, element = ir.RankedTensorType(kept).shape, ir.RankedTensorType(kept).element_type
@@ -294,6 +300,7 @@ class _Emitter:
         return result if floats == kept else hlo.ConvertOp(kept, result).result
 
     def reduced(self, op: AllReduceOp, x: Any) -> Any:
+        """The `stablehlo.all_reduce` itself."""
         made = ir.Operation.create(
             "stablehlo.all_reduce",
             results=[x.type],
@@ -383,7 +390,10 @@ class _Emitter:
         return self.coordinate(op.axes)
 
     def coordinate(self, axes: AxesAttr) -> Any:
-        """The linear coordinate along axes, as tensor<i32>: digits of the device's number in the mesh."""
+        """The device's linear coordinate along `axes` (first axis major) as tensor<i32>, computed from its partition id.
+
+        The coordinate along one axis is a digit of the id: (id / stride) mod size.
+        """
         scalar = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
         device = hlo.ConvertOp(scalar, hlo.PartitionIdOp().result).result
         total = None
@@ -395,21 +405,21 @@ class _Emitter:
     def blocked(
         self, x: Any, result: SSAValue, cuts: Sequence[tuple[int, int]], make: Callable[[Any, list[int], list[int]], Any]
     ) -> Any:
-        """Do `make` on dims that lie inside larger ones: split them off, do it, and merge them back.
+        """Apply `make`, a collective on whole dims, to tiles with an outer size: reshape, apply, and reshape back.
 
-        `cuts` are (dim, outer) pairs; a dim with outer > 1 is seen as [outer, dim / outer], and `make` is told where the
-        inner part is.
+        `cuts` are (dim, outer) pairs. A dim of size n with outer > 1 is reshaped to [outer, n / outer]. `make` gets the value,
+        its shape, and for each cut the number of the dim n / outer.
         """
         shape = list(ir.RankedTensorType(x.type).shape)
         if all(outer == 1 for _, outer in cuts):
             return make(x, shape, [dim for dim, _ in cuts]).results[0]
-        edges: dict[int, list[int]] = {}
+        outer_sizes: dict[int, list[int]] = {}
         for dim, outer in cuts:
-            edges.setdefault(dim, []).append(outer)
+            outer_sizes.setdefault(dim, []).append(outer)
         split: list[int] = []
         where: dict[tuple[int, int], int] = {}
         for dim, size in enumerate(shape):
-            outers = sorted({1, *edges.get(dim, [])})
+            outers = sorted({1, *outer_sizes.get(dim, [])})  # several cuts of one dim nest: [a, b / a, n / b] for outer a < b
             for k, outer in enumerate(outers):
                 where[dim, outer] = len(split)
                 inner = outers[k + 1] if k + 1 < len(outers) else size

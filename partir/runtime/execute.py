@@ -1,7 +1,7 @@
-"""From a device-local program to a JAX function: a primitive inside `shard_map` inside `jit`, on the user's own mesh.
+"""Makes a device-local program a JAX function: a primitive inside `shard_map` inside `jit`, on the user's own mesh.
 
-The jitted body reshards what it is given and enters `shard_map`; so one function serves every axis type, every kind of
-argument and every context, donates, lowers ahead of time, and inlines under an outer jit.
+The jitted body reshards its arguments and enters `shard_map`. So one function works for every type of mesh axis and every kind
+of argument; it donates, lowers ahead of time, and can be called under an outer jit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _call_p.multiple_results = True
 
 @dataclass(frozen=True, eq=False)
 class Callee:
-    """What the primitive carries: the local program, the types it returns, its host callbacks, the user's function name."""
+    """The parameter of the primitive: the local program, the local types of its results (`out`), its host callbacks, and the
+    name of the user's function."""
 
     local: Local
     out: tuple[Any, ...]
@@ -59,7 +60,7 @@ def _lower(ctx: Any, *args: Any, callee: Callee) -> Any:
 
 
 def _renumber(module: Any, channels: Sequence[int]) -> None:
-    """Give the collectives channels that are free in the module they are merged into."""
+    """Give the collectives channels that are free in the module that they are merged into."""
     if list(channels) == list(range(1, len(channels) + 1)):
         return
     numbers = iter(channels)
@@ -74,7 +75,10 @@ def _renumber(module: Any, channels: Sequence[int]) -> None:
 
 
 def _rebase_callbacks(module: Any, module_context: Any, host: Host) -> None:
-    """Host callbacks are found by their index in a list beside the module: append the program's own, and point there."""
+    """Append the program's host callbacks to those of the module that JAX is lowering, and adjust the indices in custom calls.
+
+    A custom call names its callback by the index in a list that JAX keeps beside the module.
+    """
     if not host.callbacks:
         return
     base = len(module_context.host_callbacks)
@@ -98,7 +102,7 @@ mlir.register_lowering(_call_p, _lower)
 
 
 def call(callee: Callee, *args: Any) -> list[Any]:
-    """Run an emitted program on arrays (or tracers) that lie as it expects them."""
+    """Run an emitted program on local arrays (or tracers) of the shapes that it expects."""
     return _call_p.bind(*args, callee=callee)
 
 
@@ -120,7 +124,10 @@ batching.primitive_batchers[_call_p] = _refuse("vmap", "jax.vmap of")
 
 
 def concrete_mesh(mesh: Any) -> jax.sharding.Mesh:
-    """The devices of a mesh: its own, else the first of this process's platform. Raises MeshError when there are too few."""
+    """A JAX mesh of devices: the given one if it has devices, else one of JAX's first devices.
+
+    Raises MeshError if there are too few.
+    """
     if isinstance(mesh, jax.sharding.Mesh):
         return mesh
     logical = Mesh.of(mesh)
@@ -143,7 +150,7 @@ def concrete_mesh(mesh: Any) -> jax.sharding.Mesh:
 
 @dataclass(frozen=True, eq=False)
 class Executable:
-    """A program ready to run: `local` on the devices of `mesh`, arguments and results laid as said."""
+    """A program ready to run: `local` on the devices of `mesh`, with the layouts of its arguments and results."""
 
     program: Program
     local: Local
@@ -160,7 +167,7 @@ class Executable:
 
     @property
     def in_specs(self) -> list[PartitionSpec]:
-        """A PartitionSpec per argument, the closed-over arrays last."""
+        """A PartitionSpec per flat argument; closed-over arrays (the program's constants) are last."""
         return [_spec(layout, leaf) for layout, leaf in zip(self.arguments, self.program.signature.arguments, strict=True)]
 
     @property
@@ -180,7 +187,7 @@ class Executable:
 
     @cached_property
     def out_avals(self) -> tuple[Any, ...]:
-        """Local types of the results."""
+        """The local (per-device) types of the results."""
         sizes = Mesh.of(self.mesh).axes
         return tuple(
             ShapedArray(local_shape(layout, sizes)[: len(leaf.shape)], dtype_of(leaf.dtype))
@@ -188,7 +195,7 @@ class Executable:
         )
 
     def body(self, *flat: Any) -> list[Any]:
-        """The function itself, on flat arguments."""
+        """The function on flat global arguments, to be traced under jit."""
         flat = (*flat, *self.program.constants)
         callee = Callee(self.local, self.out_avals, self.program.host or Host(), self.program.name)
         leaves = self.program.signature.arguments
@@ -225,7 +232,7 @@ class Executable:
         )
 
     def _donated(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Positions and names of donated arguments: an argument is donated when its leaves are."""
+        """Positions and names of donated arguments. An argument is donated if any of its leaves is."""
         flags = [leaf.donated for leaf in self.program.signature.arguments]
         args, kwargs = jax.tree.unflatten(self.trees.arguments, flags[: self.trees.arguments.num_leaves])
         numbers = tuple(i for i, arg in enumerate(args) if any(jax.tree.leaves(arg)))
@@ -233,35 +240,35 @@ class Executable:
         return numbers, names
 
     def misplaced(self, flat: Sequence[Any]) -> list[int]:
-        """The numbers of the arguments that are not where they belong; tracers of an outer jit are left to it."""
+        """The numbers of the arguments whose sharding is not the planned one. Tracers are not: an outer jit moves them."""
         return [
             number
             for number, (x, sharding) in enumerate(zip(flat, self.in_shardings, strict=False))
-            if not (isinstance(x, Tracer) or (isinstance(x, jax.Array) and _lies(x, sharding)))
+            if not (isinstance(x, Tracer) or (isinstance(x, jax.Array) and _has_sharding(x, sharding)))
         ]
 
     @cached_property
-    def _gives_away(self) -> bool:
+    def _donates(self) -> bool:
         return any(leaf.donated for leaf in self.program.signature.arguments)
 
     def place(self, flat: Sequence[Any]) -> list[Any]:
-        """Arguments where they belong."""
+        """The arguments, those with another sharding moved to the planned one."""
         placed = list(flat)
         for number in self.misplaced(flat):
             placed[number] = jax.device_put(placed[number], self.in_shardings[number])
         return placed
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run on the user's arguments (static ones left out). Raises ProgramError for an array that is donated and passed
-        again."""
+        """Run on the user's arguments (without static ones). Raises ProgramError for an array that is donated and passed
+        twice."""
         flat, tree = jax.tree.flatten((tuple(args), kwargs))
-        if self._gives_away:
+        if self._donates:
             check_given_once(self.program, flat)
         args, kwargs = jax.tree.unflatten(tree, self.place(flat))
         return self.jitted(*args, **kwargs)
 
     def lower(self) -> Any:
-        """The `jax.stages.Lowered` of the function, for arguments that lie as planned."""
+        """The `jax.stages.Lowered` of the function, for arguments with the planned shardings."""
         leaves = self.program.signature.arguments[: self.trees.arguments.num_leaves]
         shapes = [
             jax.ShapeDtypeStruct(leaf.shape, dtype_of(leaf.dtype), sharding=sharding)
@@ -272,7 +279,7 @@ class Executable:
 
 
 def check_arguments(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise ProgramError, naming every argument that differs, unless these are of the structure, shapes and dtypes traced."""
+    """Raise ProgramError, naming every argument that differs, unless structure, shapes and dtypes are as traced."""
     leaves = program.signature.arguments[: program.trees.arguments.num_leaves]
     given, tree = jax.tree.flatten((tuple(args), kwargs))
     problems: list[str] = []
@@ -297,13 +304,13 @@ def check_arguments(program: Program, args: Sequence[Any], kwargs: dict[str, Any
         )
 
 
-def _lies(x: jax.Array, sharding: NamedSharding) -> bool:
-    """Whether an array is where it belongs already, however its sharding is spelled."""
+def _has_sharding(x: jax.Array, sharding: NamedSharding) -> bool:
+    """Whether an array has this sharding, or an equivalent one."""
     return x.sharding == sharding or (x.committed and x.sharding.is_equivalent_to(sharding, x.ndim))
 
 
 def _spec(layout: Layout, leaf: Leaf) -> PartitionSpec:
-    """The spec of a leaf: the inner dims of a random key, which its layout has, are no dims of its own."""
+    """The spec of a leaf. The layout of a random key also has the dims of its raw words, which the key itself does not have."""
     return PartitionSpec(*spec_of(layout[: len(leaf.shape)]))
 
 
@@ -312,9 +319,12 @@ def _sharding(mesh: jax.sharding.Mesh, spec: PartitionSpec, leaf: Leaf) -> Named
 
 
 def _enter(x: Any, sharding: NamedSharding, leaf: Leaf) -> Any:
-    """Lay a value as `shard_map` takes it: axes of type Explicit are part of its type and must match, others follow by
-    themselves - but for a value whose type names another mesh, which has to be moved to this one. One that is kept in host
-    memory is moved to the device."""
+    """A value with the sharding that `shard_map` requires of it.
+
+    Axes of type Explicit are part of a value's type and must match, so the value is resharded over them. For other axes the
+    compiler reshards, except if the value's type names another mesh: then it is moved to ours. A value that is kept in host
+    memory is moved to the device.
+    """
     if leaf.memory:
         sharding = NamedSharding(sharding.mesh, sharding.spec)
         x = jax.device_put(x, sharding)

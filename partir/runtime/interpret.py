@@ -1,6 +1,6 @@
-"""Run Core IR on the host: loops in sequence, on one device, with the numbers the original program gives.
+"""Runs Core IR on one CPU device, loop iterations in sequence, to compare its results with those of the original program.
 
-Independent of the lowering to devices: `unroll` writes the loops out, and the result is an ordinary StableHLO program.
+It does not use the lowering to SPMD: `unroll` writes the loops out, and the result is an ordinary StableHLO program.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def interpret(module: ModuleOp, arguments: Sequence[Any], *, host: Host | None = None) -> list[Array]:
-    """The results of a Core (or plain StableHLO) module on flat `arguments`, one array per argument of `main`.
+    """The results of a Core IR (or plain StableHLO) module on flat `arguments`, one array per argument of `main`.
 
-    `host` holds the program's host callbacks, if it has any. Raises ProgramError for arguments that do not fit, and
+    `host` holds the program's host callbacks, if it has any. Raises ProgramError for arguments of other shapes or dtypes, and
     IRError for a module with collectives.
     """
     plain = unroll(module)
@@ -46,7 +46,7 @@ def interpret(module: ModuleOp, arguments: Sequence[Any], *, host: Host | None =
             )
         )
     local = emit(plain, Mesh())
-    with jax.enable_x64(True):  # the module says which width each number has
+    with jax.enable_x64(True):  # JAX must not narrow the 64-bit types that the module may have
         device = jax.local_devices(backend="cpu")[0]
         callee = Callee(local, tuple(_aval(type_) for type_ in function.outputs), host or Host(), "interpret")
         results = jax.jit(lambda *xs: call(callee, *xs))(*jax.device_put(given, device))

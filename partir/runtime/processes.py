@@ -1,4 +1,4 @@
-"""Several processes, one decision: all of them run what process 0 decided."""
+"""Makes several processes run the same strategy: process 0's is sent to all others."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from partir.sharding.strategy import Strategy, from_record
 
 
 def agree(strategy: Strategy, free: frozenset[int]) -> tuple[Strategy, frozenset[int]]:
-    """Process 0's strategy and the arguments it leaves as they come in, in every process (collective: all processes must
-    call). Alone, what is given.
+    """Process 0's `strategy` and `free` (the numbers of arguments that keep the sharding they come in with), in every process.
 
-    Raises StrategyError, in every process, when the text did not arrive whole; a process whose program differs raises when it
-    replays the strategy.
+    This is a collective: all processes must call it. A single process gets back what it passes. Raises StrategyError, in every
+    process, if the text arrived differently in some of them. A process whose program differs raises later, when it replays the
+    strategy.
     """
     if jax.process_count() == 1:
         return strategy, free

@@ -1,9 +1,10 @@
-"""Where slices and windows start at run time, clamped as the op itself would clamp.
+"""Works around an XLA rewrite that drops the clamp of run-time start indices, in slices, gathers and scatters.
 
-XLA makes one slice of a slice at a running place and of the one that takes a device's part of it, and leaves out the first
-one's clamp (seen with jaxlib 0.10.2, on CPU). A start that is in range already has nothing to lose. A scatter that places one
-window, XLA writes as such a slice, its sum and an update, and relies on the clamp where the window is out of range and nothing
-is to be placed: what it slices must not be a slice itself, and what is added to its result must not become what it slices.
+XLA merges a dynamic_slice with the slice that takes a device's shard of its result, and leaves out the clamp of the first one's
+start (seen with jaxlib 0.10.2, on CPU). So starts that are known only at run time are clamped here, before the op: a start that
+is in range needs no clamp. A scatter that places one window is a second case. XLA writes it as a dynamic_slice of the operand,
+an add, and a dynamic_update_slice, and relies on the clamp if the window is out of range and nothing may be written. The slice
+in it must not be merged with a slice before it, nor with what reads the result: optimization barriers keep these apart.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ ir: Any = bindings
 
 
 def in_range(op: Operation, operands: Sequence[Any]) -> list[Any]:
-    """The operands of an op to be written, its running starts clamped where a part of its window can be cut off later, and
-    held apart from slices where it is a scatter."""
+    """The operands with which to emit an op (`operands` are their MLIR values).
+
+    Run-time starts are clamped if the window has more than one element, so that a shard of it may be sliced later. Operands of
+    a scatter that are slices are passed through a barrier.
+    """
     if isinstance(op, ScatterOp):
         count = len(op.results)
-        apart = [_is_slice(value) for value in op.operands[:count]]
-        return [hlo.OptimizationBarrierOp([x]).results[0] if k < count and apart[k] else x for k, x in enumerate(operands)]
+        sliced = [_is_slice(value) for value in op.operands[:count]]
+        return [hlo.OptimizationBarrierOp([x]).results[0] if k < count and sliced[k] else x for k, x in enumerate(operands)]
     if op.name == "stablehlo.dynamic_slice":
         bounds = zip(op.operands[1:], shape_of(op.operands[0].type), shape_of(op.results[0].type), strict=True)
         starts = [
@@ -52,7 +56,7 @@ def in_range(op: Operation, operands: Sequence[Any]) -> list[Any]:
 
 
 def held_apart(op: Operation, results: Sequence[Any]) -> list[Any]:
-    """The results of an op that was written: those of a scatter of one window held apart from what reads them."""
+    """The results of an emitted op; those of a scatter of one window pass through a barrier."""
     if not isinstance(op, ScatterOp) or _windows(op) > 1:
         return list(results)
     barrier = hlo.OptimizationBarrierOp(list(results))
@@ -67,7 +71,7 @@ def _windows(op: ScatterOp) -> int:
 
 
 def _is_slice(value: SSAValue) -> bool:
-    """Whether a value is a part taken at a running place, perhaps reshaped."""
+    """Whether a value is a slice at a run-time index (a device's shard is one, too), or such a slice reshaped or transposed."""
     while isinstance(value.owner, Operation) and value.owner.name in LAYOUT:
         value = value.owner.operands[0]
     return isinstance(value.owner, Operation) and value.owner.name in ("stablehlo.dynamic_slice", "spmd.all_slice")
@@ -78,12 +82,12 @@ def _is_constant(value: SSAValue) -> bool:
 
 
 def _clamped(value: SSAValue, x: Any, highest: np.ndarray[Any, Any]) -> Any:
-    """`x`, which `value` was written as, between zero and `highest`."""
+    """`x`, the MLIR value of `value`, clamped to 0 .. `highest`."""
     dtype = dtype_of(value.type)
 
     def literal(bound: np.ndarray[Any, Any]) -> Any:
         whole = np.broadcast_to(bound, shape_of(value.type))
-        # An index type may be too narrow to say the bound; its largest number is then in range.
+        # The bound may be too large for the index type; then every index is in range, and the type's maximum serves as bound.
         fits = np.array(np.minimum(whole, np.iinfo(dtype).max), dtype=dtype)
         return hlo.ConstantOp(ir.DenseElementsAttr.get(fits, type=ir.RankedTensorType(x.type).element_type)).result
 

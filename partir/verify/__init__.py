@@ -1,1 +1,1 @@
-"""The judge: what a real compiler made of a program, read out of what it compiled, beside what was predicted."""
+"""Checks predictions against real compilers: compiles programs, and reads memory, time and collectives off the result."""

@@ -1,4 +1,4 @@
-"""What a compiled collective costs: its replica groups found among the axes of a mesh, and priced by the alpha-beta model."""
+"""Prices the collectives of a compiled program by the alpha-beta model, along the mesh axes of their replica groups."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from partir.verify.transfers import Transfer
 
 @dataclass(frozen=True)
 class CollectivePrices:
-    """Prices collectives by the devices that take part: those of the mesh axes their groups run along.
+    """Prices collectives by the mesh axes that their replica groups run along.
 
-    Without a mesh, axes are made up that the groups run along; with one, a group that runs along none of its axes is taken as
-    an axis of its own.
+    A group that runs along none of the axes, or along an unknown mesh (None), is priced as an axis of a mesh made up for it.
     """
 
     target: Target
@@ -30,13 +29,13 @@ class CollectivePrices:
     mesh: Mesh | None = None
 
     def seconds(self, transfer: Transfer) -> float:
-        """How long one transfer takes, once."""
+        """How long one run of a transfer takes."""
         if transfer.devices == 1 or self.devices == 1:
             return 0.0
         return prices.best(transfer.kind, float(transfer.bytes), self.link(transfer.groups, transfer.kind)).seconds
 
     def link(self, groups: Groups, kind: str) -> Link:
-        """The wires the groups use."""
+        """The interconnect link that collectives over these groups use. Without groups, all devices take part."""
         if kind == "collective_permute":
             return self._permute(groups)
         if not groups:
@@ -48,14 +47,14 @@ class CollectivePrices:
 
     @cached_property
     def _axes(self) -> Mapping[tuple[int, ...], tuple[str, ...]]:
-        """The mesh axes of each group that device 0 can be in."""
+        """For each replica group that device 0 can be in: the mesh axes that it runs along."""
         assert self.mesh is not None
         names = self.mesh.names
         chosen = itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(1, len(names) + 1))
         return {tuple(sorted(self.mesh.replica_groups(axes)[0])): axes for axes in chosen}
 
     def _strided(self, group: Sequence[int]) -> Link:
-        """A group as axes made up for it: (outer, group, inner) devices, the inner ones between its members."""
+        """The link of a group by a mesh made up for it: [outer, group, inner], with `inner` the distance of its members."""
         size = len(group)
         stride = max(1, group[1] - group[0]) if size > 1 else 1
         outer = max(1, math.ceil(self.devices / (size * stride)))
@@ -63,7 +62,10 @@ class CollectivePrices:
         return Wiring(replace(self.target, innermost=()), made).link(("group",))
 
     def _permute(self, pairs: Groups) -> Link:
-        """Neighbours: the link of the axis along which the pairs lie, with one message."""
+        """The link of a collective permute: that of the single mesh axis along which all its pairs are, or a made-up one.
+
+        `pairs` are (source, target).
+        """
         longest = max((abs(target - source) for source, target in pairs), default=1)
         if self.mesh is not None:
             for group, axes in self._axes.items():

@@ -1,7 +1,6 @@
-"""What runs in the compilers' child process: `python -m partir.verify.compile_child JOB OUT` lowers a job for its topology,
-compiles it, and leaves what the compiler says in the folder OUT.
+"""Compiles one program in a child process: `python -m partir.verify.compile_child JOB OUT` reads a job file and fills a folder.
 
-A compiler may print, hang or abort: the parent (`runtime/compilers.py`) only ever sees files, an exit code, and its own clock.
+A compiler may print, hang or abort. The parent (`real_compilers.py`) sees only files, an exit code, and its own clock.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from partir.runtime.execute import Callee, call, dtype_of
 
 
 def devices_of(topology: Mapping[str, Any]) -> list[Any]:
-    """Devices to compile for: described ones, or the virtual ones of this process where the platform is `cpu`."""
+    """Devices to compile for: those of a topology description, or this process's virtual devices for the platform `cpu`."""
     if topology["platform"] == "cpu":
         return list(jax.devices("cpu"))
     options = dict(topology["options"])
@@ -32,7 +31,7 @@ def devices_of(topology: Mapping[str, Any]) -> list[Any]:
 
 
 def mesh_of(axes: list[tuple[str, int]], devices: list[Any]) -> Mesh:
-    """The mesh on these devices, laid as `jax.make_mesh` lays it on a torus."""
+    """A mesh of these devices; on a TPU torus axes are assigned to its dims as `jax.make_mesh` does."""
     sizes = [size for _, size in axes]
     if devices[0].platform == "tpu":
         grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
@@ -82,7 +81,7 @@ def _sharding(mesh: Mesh, leaf: Mapping[str, Any]) -> NamedSharding:
 
 
 def main(job_file: str, out: str) -> int:
-    """Compile one job: `program.hlo` and `said.json` on success, `refused.txt` where the compiler raises."""
+    """Compile one job. Writes `program.hlo` and `said.json` (memory, optimal seconds) or, if that raises, `refused.txt`."""
     job = json.loads(Path(job_file).read_text())
     if any("64" in leaf["dtype"] or "128" in leaf["dtype"] for leaf in (*job["arguments"], *job["results"])):
         jax.config.update("jax_enable_x64", True)

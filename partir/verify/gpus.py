@@ -1,8 +1,9 @@
-"""GPUs as XLA's compiler wants them described, so that it compiles for one that is not there.
+"""Describes GPUs to XLA's compiler, so that it compiles for a GPU that this machine does not have.
 
-What a target does not say of a GPU is here; together they make an XLA `GpuTargetConfigProto` in text form. Sources: for
-multiprocessors and L2 NVIDIA's whitepapers on V100 (2017), A100 (2020) and H100 (2022) and the datasheets of H200 and B200; for
-units and limits of a multiprocessor "CUDA C++ Programming Guide", table "Technical Specifications per Compute Capability".
+The figures here and those of a target make an XLA `GpuTargetConfigProto` in text form. Sources: for the number of
+multiprocessors and the L2 cache NVIDIA's whitepapers on V100 (2017), A100 (2020) and H100 (2022) and the datasheets of H200 and
+B200; for the units and limits of a multiprocessor the "CUDA C++ Programming Guide", table "Technical Specifications per Compute
+Capability".
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ KIB, MIB = 1024, 1024**2
 
 @dataclass(frozen=True)
 class Gpu:
-    """One kind of GPU. What all kinds share is written by `describe`."""
+    """One kind of GPU; `describe` adds what all kinds have in common."""
 
     name: str
     capability: tuple[int, int]
     multiprocessors: int
     fp32_lanes: int
-    """FP32 units of a multiprocessor."""
+    """FP32 units per multiprocessor."""
     l2_bytes: int
     shared_bytes: int
-    """Shared memory of a multiprocessor."""
+    """Shared memory per multiprocessor."""
 
     def describe(self, target: Target) -> str:
-        """The description as XLA reads it; memory and clock are the target's.
+        """The description that XLA reads; memory size, bandwidth and clock are the target's.
 
-        From capability 8 on, the system keeps one KiB of a multiprocessor's shared memory.
+        From compute capability 8.0 on, CUDA reserves 1 KiB of the shared memory for each block.
         """
         major, minor = self.capability
         return f"""
@@ -67,4 +68,4 @@ GPUS = {
     "h200": Gpu("NVIDIA H200", (9, 0), 132, 128, 50 * MIB, 228 * KIB),
     "b200": Gpu("NVIDIA B200", (10, 0), 148, 128, 126 * MIB, 228 * KIB),
 }
-"""By the names of their targets."""
+"""The kinds of GPU, by the name of their target."""

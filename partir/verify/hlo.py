@@ -1,7 +1,7 @@
-"""XLA's compiled text as data: computations, instructions, shapes, replica groups, and how often a loop runs.
+"""Parses XLA's compiled HLO text: computations, instructions, shapes, replica groups, and the trip counts of loops.
 
-The text of `jax.stages.Compiled.as_text()` is in schedule order, and the only place where a compiled program says what it does
-on any platform. Nothing here knows prices: `transfers.py` finds the collectives, `judge.py` adds up.
+The text of `jax.stages.Compiled.as_text()` is in schedule order, and on every platform the only complete description of a
+compiled program. `transfers.py` finds the collectives in it, `roofline.py` and `schedule.py` price it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MESH = re.compile(r"replica_groups=mesh\[(?P<mesh>[^\]]*)\] \{(?P<axes>[^}]*)\}
 _PAIRS = re.compile(r"source_target_pairs=\{(\{[\d,{}]*\})?\}")
 
 BITS = {"pred": 8, "token": 0, "opaque": 0}
-"""Bits of the element types that have none in their name (`f32`, `bf16`, `s4`, `f8e4m3fn`, `c64` do)."""
+"""Bits per element of the types without a number in their name. (`f32`, `bf16`, `s4`, `f8e4m3fn`, `c64` have one.)"""
 
 Groups = tuple[tuple[int, ...], ...]
-"""Devices (by number in the program) that take part together; for a permute, its (source, target) pairs."""
+"""Replica groups, as device numbers in the program; for a collective permute, its (source, target) pairs."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """How many."""
+        """The number of elements."""
         return math.prod(self.dims)
 
     @property
     def bytes(self) -> int:
-        """Without padding; four-bit types count half a byte each."""
+        """Its bytes without padding; elements of four-bit types count half a byte each."""
         return -(-self.elements * bits_of(self.dtype) // 8)
 
 
 def bits_of(dtype: str) -> int:
-    """The size of an element.
+    """The bits of one element.
 
     >>> [bits_of(dtype) for dtype in ("f32", "bf16", "s4", "f8e4m3fn", "c64", "pred")]
     [32, 16, 4, 8, 64, 8]
@@ -62,7 +62,7 @@ def bits_of(dtype: str) -> int:
 
 
 def shapes_of(text: str) -> list[Shape]:
-    """The arrays of a type, a tuple's in order; layouts are passed over.
+    """The arrays of a type in HLO text, in order for a tuple; memory layouts are ignored.
 
     >>> shapes_of("(f32[8,4]{1,0:T(8,128)}, /*index=1*/u32[]{:S(2)})")
     [Shape(dtype='f32', dims=(8, 4)), Shape(dtype='u32', dims=())]
@@ -75,7 +75,7 @@ def shapes_of(text: str) -> list[Shape]:
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One line: `text` is all that follows the bracket that opens the operands."""
+    """One instruction (a line of text): `NAME = TYPE OPCODE(TEXT`, where `text` is everything after the opening bracket."""
 
     name: str
     opcode: str
@@ -85,6 +85,7 @@ class Instruction:
 
     @cached_property
     def _end(self) -> int:
+        """Where in `text` the closing bracket of the operands is."""
         depth = 1
         for found in re.finditer(r"[(){}]", self.text):
             depth += 1 if found[0] in "({" else -1
@@ -94,12 +95,12 @@ class Instruction:
 
     @property
     def inside(self) -> str:
-        """The text of the operands: names, or the value of a constant, or the number of a parameter."""
+        """The text between the brackets: names of operands, the value of a constant, or the number of a parameter."""
         return self.text[: self._end]
 
     @property
     def attributes(self) -> str:
-        """What follows the operands."""
+        """The text after the closing bracket."""
         return self.text[self._end + 1 :]
 
     @cached_property
@@ -109,7 +110,7 @@ class Instruction:
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
-        """The arrays it makes."""
+        """The arrays of its result."""
         return tuple(shapes_of(self.type))
 
     def called(self, attribute: str) -> str | None:
@@ -132,13 +133,13 @@ class Instruction:
         return int(found[1]) if found else -1
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
-        """A list of numbers: `lhs_contracting_dims={1}`."""
+        """The list of numbers that an attribute has, as in `lhs_contracting_dims={1}`."""
         found = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return _numbers(found[1]) if found else ()
 
     @property
     def groups(self) -> Groups:
-        """Who takes part together, in any of the ways XLA writes it; empty where it does not say (all devices)."""
+        """The replica groups, in any of XLA's notations; () without the attribute, which means all devices."""
         return groups_of(self.attributes)
 
 
@@ -164,7 +165,7 @@ class Computation:
 
     @cached_property
     def uses(self) -> Mapping[str, list[Instruction]]:
-        """The instructions that take each value."""
+        """For each value, by name: the instructions that have it as an operand."""
         found: dict[str, list[Instruction]] = {}
         for made in self.instructions:
             for name in dict.fromkeys(made.operands):
@@ -181,7 +182,7 @@ class Module:
 
     @classmethod
     def parse(cls, text: str) -> Module:
-        """Read the text of a compiled program. Raises ValueError for text that is none."""
+        """Parse the text of a compiled program. Raises ValueError for text without an ENTRY computation."""
         computations: dict[str, Computation] = {}
         entry = current = None
         for line in text.splitlines():
@@ -198,10 +199,10 @@ class Module:
         return cls(computations, entry)
 
     def trips(self, loop: Instruction, where: Computation) -> int | None:
-        """How often a `while` of computation `where` runs its body; None where that depends on data.
+        """The trip count of a `while` in the computation `where`; None if it depends on data.
 
-        XLA on CPU and GPU says so; on TPU the induction variable is followed: where it starts, what the body adds, and what
-        the condition compares it with.
+        XLA on CPU and GPU writes the trip count down. On TPU it is computed from the induction variable: its initial value,
+        what the body adds to it, and what the condition compares it with.
         """
         found = _TRIPS.search(loop.attributes)
         if found:
@@ -224,13 +225,17 @@ class Module:
         return max(0, math.ceil(distance / (following - start)))
 
     def _start(self, where: Computation, tuple_: str, index: int) -> int | None:
+        """The initial value of element `index` of a loop's state, if that is a known integer."""
         made = where.by_name.get(tuple_)
         if made is None or made.opcode != "tuple" or index >= len(made.operands):
             return None
         return self.scalar(where, made.operands[index], {})
 
     def _compare(self, condition: Computation) -> tuple[int, int, str] | None:
-        """What a loop's condition says: (element of the loop's state, bound, direction); also where it is a fusion."""
+        """A loop's condition as (element of the loop's state, bound, direction); None if it compares anything else.
+
+        The comparison may be inside a fusion.
+        """
         root = condition.root
         sides = [(condition, name) for name in root.operands]
         if root.opcode == "fusion" and (inner := self.computations.get(root.called("calls") or "")) is not None:
@@ -251,7 +256,7 @@ class Module:
 
     @staticmethod
     def _state(condition: Computation, name: str) -> int | None:
-        """Which element of the loop's state a value of its condition is."""
+        """The number of the element of the loop's state that a value of its condition is; None if it is none."""
         made = condition.by_name.get(name)
         while made is not None and made.opcode in ("copy", "bitcast"):
             made = condition.by_name.get(made.operands[0])
@@ -260,7 +265,10 @@ class Module:
         return made.index
 
     def scalar(self, where: Computation, name: str, state: Mapping[int, int]) -> int | None:
-        """The value of an integer scalar that follows from constants and from the elements of a loop's state that are known."""
+        """The value of an integer scalar that is computed from constants and known elements (`state`) of a loop's state.
+
+        None if it depends on anything else.
+        """
         made = where.by_name.get(name)
         if made is None:
             return None
@@ -284,7 +292,7 @@ class Module:
         return None
 
     def _fused(self, where: Computation, made: Instruction, inner: Computation, state: Mapping[int, int]) -> int | None:
-        """The scalar a fusion makes: its parameters become constants of the fused computation where they are known."""
+        """The scalar that a fusion computes: known operands are put into the fused computation as constants."""
         known = [self.scalar(where, operand, state) for operand in made.operands]
         replaced = [
             Instruction(found.name, "constant", found.type, f"{value})", found.root)
@@ -296,7 +304,7 @@ class Module:
 
 
 def groups_of(attributes: str) -> Groups:
-    """Replica groups as lists of devices, or a permute's pairs.
+    """The replica groups (or the pairs of a collective permute) in the attributes of an instruction.
 
     >>> groups_of("replica_groups={{0,2},{1,3}}, dimensions={0}")
     ((0, 2), (1, 3))
@@ -313,25 +321,25 @@ def groups_of(attributes: str) -> Groups:
     if (found := _IOTA.search(attributes)) is not None:
         grid = _numbers(found["grid"])
         order = _numbers(found["order"]) if found["order"] else tuple(range(len(grid)))
-        return _cut(_transposed(grid, order), _numbers(found["shape"])[-1])
+        return _groups_of_size(_transposed(grid, order), _numbers(found["shape"])[-1])
     if (found := _MESH.search(attributes)) is not None:
         sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", found["mesh"])}
         axes = re.findall(r"'([^']*)'", found["axes"])
         names = list(sizes)
         rest = [name for name in names if name not in axes]
         order = [names.index(name) for name in (*rest, *axes)]
-        return _cut(_transposed(tuple(sizes.values()), order), math.prod(sizes[name] for name in axes))
+        return _groups_of_size(_transposed(tuple(sizes.values()), order), math.prod(sizes[name] for name in axes))
     return ()
 
 
 def _transposed(grid: Sequence[int], order: Sequence[int]) -> Iterator[int]:
-    """Row-major numbers of a grid, read with its dims in another order."""
+    """The numbers 0, 1, ... of a row-major grid, read with its dims in the order `order`."""
     strides = [math.prod(grid[i + 1 :]) for i in range(len(grid))]
     for position in itertools.product(*(range(grid[i]) for i in order)):
         yield sum(at * strides[i] for at, i in zip(position, order, strict=True))
 
 
-def _cut(numbers: Iterator[int], size: int) -> Groups:
+def _groups_of_size(numbers: Iterator[int], size: int) -> Groups:
     flat = list(numbers)
     return tuple(tuple(flat[i : i + size]) for i in range(0, len(flat), size))
 

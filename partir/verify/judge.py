@@ -1,8 +1,8 @@
-"""The judge: what a compiled program needs of a machine, read out of the program itself - anybody's, not only ours.
+"""Judges a compiled program, partir's or any other: the memory, the time and the collectives that one step of it needs.
 
-Memory is the compiler's own figure. Compute is its cycles on TPU, a roofline over its instructions elsewhere. Collectives are
-found in the text and priced by the alpha-beta model. Every constant is a datasheet's: fitted ones serve predictions, never the
-judge.
+Memory is the compiler's own figure. Compute time is the compiler's cycles on TPU, a roofline over its instructions elsewhere.
+Collectives are found in the compiled text and priced by the alpha-beta model. All constants are from datasheets: fitted ones
+are for predictions only, because the judge is what predictions are checked against.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ _PARTITIONS = re.compile(r"num_partitions=(\d+)")
 class Judgement:
     """What one step of a compiled program needs on one device.
 
-    `step_seconds` follows the compiler's schedule: an asynchronous collective costs what the computation between its start and
-    its end does not hide. `compute_source` says whether compute is the compiler's `cycles` or a `roofline`. `collectives` are
-    counts by kind as they were before combining, `bytes_by_kind` the bytes of their whole vectors; loops count as often as they
-    run. `optimal_seconds` is the compiler's own figure, which knows nothing of the wires; None where it has none (XLA counts -1
-    for an op that it cannot price, which makes the sum negative).
+    `step_seconds` follows the compiler's schedule: of an asynchronous collective only the time counts that the computation
+    between its start and its end does not hide. `compute_source` says whether `compute_seconds` is from the compiler's `cycles`
+    or from a `roofline`. `collectives` counts collectives by kind, as they were before the compiler combined them, and
+    `bytes_by_kind` the bytes of their full (gathered, or unscattered) tensors; those in loops count once per iteration.
+    `optimal_seconds` is the compiler's own estimate, which ignores the interconnect; None where it has none (XLA adds -1 for an
+    op that it cannot price, which makes the sum negative).
     """
 
     target: str
@@ -56,27 +57,27 @@ class Judgement:
 
     @property
     def peak_bytes(self) -> int:
-        """What must fit on a device: arguments, temporaries, and results that take no argument's place."""
+        """The bytes that must fit on a device: arguments, temporaries, and results that reuse no argument's buffer."""
         return self.memory.peak
 
     @cached_property
     def collectives(self) -> dict[str, int]:
-        """Counts by kind."""
+        """The number of collectives by kind, as they were before the compiler combined or rewrote them."""
         return self._parts(lambda _: 1)
 
     @cached_property
     def bytes_by_kind(self) -> dict[str, int]:
-        """Bytes of whole vectors by kind."""
+        """The bytes of the collectives' full tensors, by kind."""
         return self._parts(lambda part: part.bytes)
 
     @cached_property
     def elements_by_kind(self) -> dict[str, int]:
-        """Numbers in whole vectors by kind: compilers may send them in a narrower type."""
+        """The elements of the collectives' full tensors, by kind. (A compiler may send them in a narrower type.)"""
         return self._parts(lambda part: part.elements)
 
     @cached_property
     def instructions(self) -> dict[str, int]:
-        """How many collectives run, by what they are in the compiled program: combined, and some as another kind."""
+        """The number of collective instructions that run, by kind in the compiled program (combined, and some rewritten)."""
         counts = Counter[str]()
         for transfer in self.transfers:
             counts[transfer.kind] += transfer.times
@@ -84,7 +85,7 @@ class Judgement:
 
     @property
     def communicated_bytes(self) -> float:
-        """What one device sends, by the fewest bytes that each kind can do with."""
+        """The bytes that one device sends in a step, if each collective uses an algorithm that sends as little as possible."""
         sent = [(least_bytes(t.kind, t.devices or self.devices, t.bytes), t.times) for t in self.transfers]
         return sum(size * times for size, times in sent)
 
@@ -129,14 +130,14 @@ class Judgement:
 
 
 def judge(compiled: Any, target: str | Target | None = None) -> Judgement:
-    """Judge a `jax.stages.Compiled`: a partitioned function's, or that of any `jax.jit` with shardings.
+    """Judge a `jax.stages.Compiled`, of a partitioned function or of any `jax.jit` with shardings.
 
-    `target` is a machine or its name (`"tpu_v3"`); None takes the one of the devices it was compiled for. Raises CompilerError
-    for a program whose compiler tells no memory, TargetError for a machine that is not known.
+    `target` is a machine or its name (`"tpu_v3"`); None is the machine that it was compiled for. Raises CompilerError for a
+    program whose compiler does not report its memory, and TargetError for an unknown name.
     """
     memory = compiled.memory_analysis()
     if memory is None:
-        raise CompilerError(error_text("cannot judge this program", why="its compiler tells no memory"))
+        raise CompilerError(error_text("cannot judge this program", why="its compiler does not report its memory"))
     said = compiled.cost_analysis() or {}
     figures = Memory(*(int(getattr(memory, f"{name}_size_in_bytes")) for name in ("argument", "output", "alias", "temp")))
     mesh = mesh_of(compiled)
@@ -144,7 +145,7 @@ def judge(compiled: Any, target: str | Target | None = None) -> Judgement:
 
 
 def judge_text(compilation: Compilation, target: Target, mesh: Mesh | None = None) -> Judgement:
-    """Judge what a compiler said. `mesh` names the axes that `target.innermost` speaks of; its devices are the program's."""
+    """Judge a compilation. `mesh` has the program's devices; its axis names are those that `target.innermost` refers to."""
     target = replace(target, efficiency=Efficiency())
     module = Module.parse(compilation.text)
     partitions = _PARTITIONS.search(compilation.text[: compilation.text.index("\n")])
@@ -188,7 +189,7 @@ def _devices(compiled: Any) -> Any:
 
 
 def mesh_of(compiled: Any) -> Mesh | None:
-    """The mesh a program was compiled over, where its shardings name one."""
+    """The mesh that the shardings of a compiled program name; None if none does."""
     for sharding in jax.tree.leaves((compiled.input_shardings, compiled.output_shardings)):
         if isinstance(sharding, jax.sharding.NamedSharding):
             return Mesh.of(sharding.mesh)

@@ -1,7 +1,7 @@
-"""The real compilers - TPU's, XLA's for GPUs and for the host - on a machine that has none of their devices.
+"""Runs the real compilers (libtpu's, XLA's for GPUs and CPUs) on a machine that has none of their devices.
 
-A job (the device-local program, how arguments and results lie, a topology) goes to a child process as a file; what the compiler
-says comes back as files. So a compiler that hangs, aborts or fills stderr costs an error message and nothing else.
+A job (the device-local program, the shardings of arguments and results, a topology) goes to a child process as a file, and the
+compiler's output comes back as files. So a compiler that hangs, aborts or fills stderr becomes an error message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from partir.sharding.layout import Layout, local_shape, spec_of
 from partir.verify.gpus import GPUS
 
 TPU_CORES = {"v2": 2, "v3": 2, "v4": 1, "v5e": 1, "v5p": 1, "v6e": 1}
-"""Devices of a chip as JAX sees them: v2 and v3 show their two cores, v4 and v5p run theirs as one ("megacore")."""
+"""JAX devices per chip: on v2 and v3 each of the two cores is a device, on v4 and v5p both cores are one ("megacore")."""
 
 EXAMPLES = "tpu:v5e:2x4, tpu:v4:2x2x2, gpu:h100:8, gpu:h100:2x8 (nodes x GPUs), cpu:8"
 TIMEOUT_SECONDS = 1800.0
@@ -39,7 +39,8 @@ TIMEOUT_SECONDS = 1800.0
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices to compile for: a platform as JAX names it, a kind of device, and how many in each direction.
+    """Devices to compile for: a platform as JAX names it ("tpu", "cuda", "cpu"), a kind of device, and the sizes of the torus
+    (in chips), or nodes and GPUs per node.
 
     >>> Topology.parse("tpu:v3:2x2").devices
     8
@@ -70,12 +71,12 @@ class Topology:
 
     @property
     def devices(self) -> int:
-        """How many devices JAX sees."""
+        """The number of JAX devices."""
         return math.prod(self.shape) * (TPU_CORES[self.kind] if self.platform == "tpu" else 1)
 
     @property
     def target(self) -> Target:
-        """The machine, in the shape of this topology."""
+        """The target of this kind of device, with the torus or the node size of this topology."""
         if self.platform == "tpu":
             return replace(targets.get(f"tpu_{self.kind}"), torus=self.shape)
         machine = targets.get(self.kind)
@@ -83,7 +84,7 @@ class Topology:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `jax.experimental.topologies.get_topology_desc` is told besides the platform."""
+        """The arguments of `jax.experimental.topologies.get_topology_desc` besides the platform."""
         if self.platform == "tpu":
             name = f"{self.kind}:{'x'.join(map(str, self.shape))}"
             return {"topology_name": name} | ({"chip_config_name": "megacore"} if self.kind == "v4" else {})
@@ -95,11 +96,11 @@ class Topology:
 
     @property
     def compiler_options(self) -> dict[str, Any]:
-        """Options without which the compiler would look for a device: GPU kernels are chosen by rule, not by trying them."""
+        """Options that keep the compiler from looking for a device: GPU kernels are chosen by rules, not by timing them."""
         return {"xla_gpu_autotune_level": 0} if self.platform == "cuda" else {}
 
     def check(self, mesh: Mesh) -> None:
-        """Raise MeshError unless the mesh has as many devices; CompilerError, saying what to install, without the compiler."""
+        """Raise MeshError unless the mesh has as many devices as this topology, CompilerError without its compiler."""
         if mesh.size != self.devices:
             raise MeshError(
                 error_text(
@@ -133,7 +134,7 @@ def _lacks_libtpu() -> str:
 
 
 def _lacks_plugin() -> str:
-    """JAX takes a GPU plugin of jaxlib's version only."""
+    """Why there is no usable GPU plugin, "" if there is one. JAX loads only a plugin of jaxlib's own version."""
     plugins = [name for name in ("jax-cuda12-plugin", "jax-cuda13-plugin") if find_spec(name.replace("-", "_"))]
     if not plugins:
         return "its compiler is not installed: there is no jax-cuda12-plugin in this Python environment"
@@ -150,7 +151,7 @@ def _unreadable(text: str, why: str) -> MeshError:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one device, as the compiler counts them."""
+    """Bytes on one device, as the compiler reports them. `alias` are bytes of results that reuse an argument's buffer."""
 
     argument: int
     output: int
@@ -159,13 +160,13 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """What must fit: arguments, temporaries, and the results that take no argument's place."""
+        """The bytes that must fit: arguments, temporaries, and results that reuse no argument's buffer."""
         return self.argument + self.temp + self.output - self.alias
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """What a compiler said of one program: its scheduled HLO text, memory, and its own estimate of time where it has one."""
+    """What a compiler made of one program: the scheduled HLO text, the memory, and (if it has one) its own estimate of time."""
 
     text: str
     memory: Memory
@@ -180,7 +181,7 @@ def job_of(
     results: Sequence[Layout],
     compiler_options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """A lowered program as plain data, all that a child process needs. Raises CompilerError for one with host callbacks."""
+    """A lowered program as plain data for a child process. Raises CompilerError for a program with host callbacks."""
     if getattr(program.host, "callbacks", ()):
         raise CompilerError(
             error_text(
@@ -217,8 +218,8 @@ def compile_job(job: Mapping[str, Any], topology: Topology, timeout_seconds: flo
     """Compile a job in a child process.
 
     Raises:
-        MeshError: for a mesh that has not as many devices as the topology.
-        MemoryLimitError: where the compiler says that the program does not fit into a device's memory.
+        MeshError: for a mesh with another number of devices than the topology.
+        MemoryLimitError: if the compiler reports that the program does not fit into a device's memory.
         CompilerError: for a compiler that is missing, refuses the program, aborts, or takes longer than `timeout_seconds`.
     """
     topology.check(Mesh([(name, size) for name, size in job["mesh"]]))
@@ -242,7 +243,7 @@ def compile_job(job: Mapping[str, Any], topology: Topology, timeout_seconds: flo
 
 
 def _run(arguments: list[str], topology: Topology, timeout_seconds: float) -> tuple[int | None, str]:
-    """The child's exit code (None: it took too long) and what it printed."""
+    """Run the child. Returns its exit code (None: it took too long and was killed) and what it printed."""
     command = [sys.executable, "-m", "partir.verify.compile_child", *arguments]
     with tempfile.TemporaryFile("w+", errors="replace") as noise:
         child = subprocess.Popen(command, stdout=noise, stderr=noise, stdin=subprocess.DEVNULL, env=_environment(topology))
@@ -258,7 +259,7 @@ def _run(arguments: list[str], topology: Topology, timeout_seconds: float) -> tu
 
 
 def _environment(topology: Topology) -> dict[str, str]:
-    """The child's environment: no device is looked for, and several children may load libtpu at once."""
+    """The child's environment: JAX looks for no device, and several children may load libtpu at the same time."""
     root = str(Path(__file__).parents[2])
     flags = re.sub(r"--xla_force_host_platform_device_count=\S+", "", os.environ.get("XLA_FLAGS", ""))
     if topology.platform == "cpu":
@@ -278,7 +279,10 @@ def _environment(topology: Topology) -> dict[str, str]:
 
 
 def _ptxas() -> dict[str, str]:
-    """Where XLA finds the assembler for GPUs: the installed package's, whatever CUDA the machine has, unless the user says."""
+    """The environment variable by which XLA finds ptxas: that of the installed package, unless the user has set CUDA_ROOT.
+
+    The machine's own CUDA may be of another version, or missing.
+    """
     if "CUDA_ROOT" in os.environ:
         return {}
     spec = find_spec("nvidia")
@@ -287,13 +291,13 @@ def _ptxas() -> dict[str, str]:
 
 
 def _refusal(topology: Topology, name: str, said: str) -> CompilerError:
-    """What the compiler raised, as an error of ours."""
+    """The error for an exception that the compiler raised."""
     first = " ".join(next((line for line in said.splitlines() if line.strip()), said).split())
     if "RESOURCE_EXHAUSTED" in said:
         return MemoryLimitError(
             error_text(
                 f"{name} does not fit into the memory of {topology}",
-                why=f"its compiler says: {_cut(first.split('RESOURCE_EXHAUSTED:')[-1].strip())}",
+                why=f"its compiler says: {_shortened(first.split('RESOURCE_EXHAUSTED:')[-1].strip())}",
                 hint="more devices, ZeRO, or recomputation by jax.checkpoint",
             )
         )
@@ -302,14 +306,14 @@ def _refusal(topology: Topology, name: str, said: str) -> CompilerError:
             f"{topology} cannot be compiled for"
             if "topology" in first.lower()
             else f"the compiler of {topology} refuses {name}",
-            why=_cut(first),
+            why=_shortened(first),
             hint="" if "topology" not in first.lower() else f"topologies are written {EXAMPLES}",
         )
     )
 
 
 def _failure(topology: Topology, name: str, code: int | None, noise: str, timeout_seconds: float) -> CompilerError:
-    """A child that left nothing behind."""
+    """The error for a child that wrote no result: it was killed after the timeout, aborted, or exited."""
     if code is None:
         why = f"it was still compiling after {timeout_seconds:g} seconds"
     elif code < 0:
@@ -323,12 +327,12 @@ def _failure(topology: Topology, name: str, code: int | None, noise: str, timeou
     return CompilerError(
         error_text(
             f"the compiler of {topology} did not compile {name}",
-            where=f"its last words: {_cut(said)}" if said else "",
+            where=f"its last words: {_shortened(said)}" if said else "",
             why=why,
             hint="a longer timeout, or fewer layers" if code is None else "fewer layers, or another topology",
         )
     )
 
 
-def _cut(text: str, limit: int = 300) -> str:
+def _shortened(text: str, limit: int = 300) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,7 +1,7 @@
-"""Seconds of one compiled instruction by the roofline: bytes through memory or products on the matrix unit, the slower of both.
+"""Prices one compiled instruction by the roofline: the larger of its memory time and its time on the matrix unit.
 
-For compilers that say no cycles (GPU and host). All is read from shapes: what a fusion only slices is not read whole, what it
-only updates is not written whole.
+It is for compilers that report no cycles (GPU and CPU). Everything is computed from shapes. A parameter that a fusion only
+slices counts with its slices, a result that it only updates in place with its updates.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ FREE = frozenset(
         *("async-start", "async-update", "async-done"),
     }
 )
-"""What moves nothing, or is accounted for by what it calls."""
+"""Opcodes that move no data, or whose cost is that of the computations they call."""
 SLICES = frozenset({"dynamic-slice", "slice", "gather"})
+"""Opcodes that read only as much of their first operand as they return."""
 _CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
 
 
 def seconds_of(instruction: Instruction, where: Computation, module: Module, target: Target) -> float:
-    """How long one instruction takes at the target's peaks."""
+    """How long one instruction of the computation `where` takes at the target's peak rates."""
     if instruction.opcode in FREE:
         return 0.0
     products = products_of(instruction, where, module)
@@ -38,7 +39,7 @@ def seconds_of(instruction: Instruction, where: Computation, module: Module, tar
 
 
 def products_of(instruction: Instruction, where: Computation, module: Module) -> Counter[str]:
-    """Floating-point operations of the contractions in an instruction, by element type; two for a multiply and add."""
+    """The floating-point operations of the contractions in an instruction, by element type. A multiply-add counts as two."""
     found: Counter[str] = Counter()
     if instruction.opcode == "fusion":
         inner = module.computations[instruction.called("calls") or ""]
@@ -54,7 +55,7 @@ def products_of(instruction: Instruction, where: Computation, module: Module) ->
     labels = _LABELS.search(instruction.attributes)
     contracted = _CONTRACTED.search(instruction.attributes)
     if labels is not None:
-        found[dtype_name(left.dtype)] = 2 * _meetings(instruction, left, right, *labels.groups())
+        found[dtype_name(left.dtype)] = 2 * _convolution_products(instruction, left, right, *labels.groups())
         return found
     if instruction.opcode == "dot":
         each = math.prod(left.dims[dim] for dim in instruction.numbers("lhs_contracting_dims"))
@@ -66,10 +67,13 @@ def products_of(instruction: Instruction, where: Computation, module: Module) ->
     return found
 
 
-def _meetings(made: Instruction, image: Shape, kernel: Shape, image_labels: str, kernel_labels: str, out_labels: str) -> int:
-    """Products of a convolution: pairs of an element of the image and one of the kernel that meet, padding and holes left out.
+def _convolution_products(
+    made: Instruction, image: Shape, kernel: Shape, image_labels: str, kernel_labels: str, out_labels: str
+) -> int:
+    """The multiplications of a convolution; those with padding and with the holes of dilation are left out.
 
-    The TPU compiler writes batched matrix products as convolutions, with the batch as a window in which one position meets.
+    That matters because the TPU compiler writes batched matrix products as convolutions, with the batch as a window of which
+    all positions but one are padding or holes.
     """
     written = _WINDOW.search(made.attributes)
     window = dict(field.split("=") for field in written[1].split()) if written else {}
@@ -94,15 +98,18 @@ def _meetings(made: Instruction, image: Shape, kernel: Shape, image_labels: str,
 
 
 @cache
-def _positions(image: int, kernel: int, out: int, stride: int, low: int, base: int, spread: int) -> int:
-    """How many (output, kernel) positions of one dim read an element of the image.
+def _positions(image: int, kernel: int, out: int, stride: int, low: int, base: int, window: int) -> int:
+    """How many (output, kernel) positions of one spatial dim read an element of the image, not padding or a hole.
+
+    `image`, `kernel` and `out` are sizes, `low` is the padding before the image, `base` the dilation of the image and `window`
+    that of the kernel.
 
     >>> _positions(8, 3, 8, 1, 1, 1, 1), _positions(8, 8, 8, 7, 0, 8, 1)
     (22, 8)
     """
     last, period, count = (image - 1) * base, base // math.gcd(stride, base), 0
     for tap in range(kernel):
-        start = tap * spread - low
+        start = tap * window - low
         first = next((o for o in range(period) if (start + o * stride) % base == 0), None)
         if first is not None:
             lowest, highest = max(0, math.ceil(-start / stride)), min(out - 1, (last - start) // stride)
@@ -111,7 +118,7 @@ def _positions(image: int, kernel: int, out: int, stride: int, low: int, base: i
 
 
 def bytes_of(instruction: Instruction, where: Computation, module: Module) -> int:
-    """Bytes an instruction reads and writes."""
+    """The bytes of memory that an instruction reads and writes."""
     made = sum(shape.bytes for shape in instruction.shapes)
     if instruction.opcode in FREE:
         return 0
@@ -130,7 +137,7 @@ def bytes_of(instruction: Instruction, where: Computation, module: Module) -> in
 
 
 def _reads(inner: Computation) -> dict[int, int]:
-    """Bytes read of each parameter of a fusion that is only sliced or updated."""
+    """For each parameter of a fusion that is only sliced or updated in place: the bytes that are read of it."""
     found: dict[int, int] = {}
     for name, number in inner.parameters.items():
         total = 0
@@ -145,7 +152,7 @@ def _reads(inner: Computation) -> dict[int, int]:
 
 
 def _written(inner: Computation) -> int:
-    """Bytes a fusion writes: of results that are updates in place, the update."""
+    """The bytes that a fusion writes; of a result that is updated in place only the update counts."""
     roots = [inner.root]
     if inner.root.opcode == "tuple":
         roots = [inner.by_name[name] for name in inner.root.operands if name in inner.by_name]
@@ -161,7 +168,7 @@ def _written(inner: Computation) -> int:
 
 
 def dtype_name(dtype: str) -> str:
-    """XLA's name of an element type as targets name it.
+    """The name that targets have for an element type of XLA.
 
     >>> dtype_name("s8"), dtype_name("f8e4m3fn"), dtype_name("bf16")
     ('i8', 'f8', 'bf16')

@@ -1,4 +1,4 @@
-"""How long a compiled program takes, in the order its compiler gave it: one clock for the device, one for its wires."""
+"""Replays the schedule of a compiled program, with one clock for the device and one for its interconnect links."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from partir.verify.transfers import Event, Transfer, event_of
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 UNKNOWN = 2**62
-"""So many cycles are none: the TPU compiler writes the largest integer on fusions that it has no estimate for."""
+"""Cycles from this number on mean "unknown": the TPU compiler writes the largest integer on fusions that it cannot estimate."""
 HEAVY = frozenset({"fusion", "convolution", "dot", "custom-call", "scatter", "gather", "sort", "reduce-window"})
-"""What costs something, whether the compiler says how much or not."""
+"""Opcodes that take time, and are priced by the roofline if the compiler gives no cycles for them."""
 HINTS = ("ConcatBitcast", "AssumeGatherIndicesInBound", "AllocateBuffer")
-"""Custom calls by which the TPU compiler talks to itself."""
+"""Custom calls that the TPU compiler uses as internal markers; they take no time."""
 
 
 @dataclass
 class Ran:
-    """One run through a computation."""
+    """The times (in seconds) and the collectives of one run of a computation."""
 
     seconds: float = 0.0
     compute: float = 0.0
@@ -32,28 +32,28 @@ class Ran:
 
 @dataclass
 class Reader:
-    """Walks the schedule of a program. `has_cycles`: its compiler says how many cycles an instruction takes (TPU).
+    """Walks the schedule of a program. `has_cycles` says whether its compiler reports the cycles of instructions (TPU does).
 
-    An asynchronous collective holds the wires from its start; the device waits for it where it ends. `uncounted` are the
-    instructions that the compiler gives no cycles, `unknown_loops` the loops whose number of turns is not known.
+    An asynchronous collective occupies the interconnect from its start; the device waits for it at its end. `uncounted` is the
+    number of instructions without cycles, `unknown_loops` the number of loops whose trip count is not known.
     """
 
     module: Module
     target: Target
-    wires: CollectivePrices
+    prices: CollectivePrices
     has_cycles: bool
     uncounted: int = 0
     unknown_loops: int = 0
 
     def run(self, computation: Computation) -> Ran:
-        """One run through a computation, with all that it calls."""
+        """One run of a computation, with all that it calls."""
         ran = Ran()
-        free_at = 0.0  # when the wires are free again
-        ends: dict[str, float] = {}
+        free_at = 0.0  # when the interconnect is free again
+        ends: dict[str, float] = {}  # by handle: when an asynchronous collective in flight is done
         for made in computation.instructions:
-            event = event_of(made, computation, self.module, self.wires.devices)
+            event = event_of(made, computation, self.module, self.prices.devices)
             if event is not None and event.begins is not None:
-                seconds = self.wires.seconds(event.begins)
+                seconds = self.prices.seconds(event.begins)
                 free_at = max(ran.seconds, free_at) + seconds
                 ran.communication += seconds
                 ran.transfers.append(event.begins)
@@ -81,7 +81,10 @@ class Reader:
         ran.transfers += inner.transfers
 
     def _called(self, made: Instruction, where: Computation) -> Ran | None:
-        """What a loop, a branch or a call runs, all turns together. Of branches the slowest counts, and every collective."""
+        """What a loop (all iterations together), a conditional or a call runs; None for other instructions.
+
+        Of a conditional the slowest branch counts for the time, and the collectives of all branches.
+        """
         if made.opcode == "while":
             body, condition = (self.module.computations[made.called(name) or ""] for name in ("body", "condition"))
             trips = self.module.trips(made, where)
@@ -99,7 +102,7 @@ class Reader:
         return None
 
     def _seconds(self, made: Instruction, where: Computation, event: Event | None) -> float:
-        """What an instruction computes. On TPU a fusion may compute and carry on a collective at once."""
+        """The compute time of an instruction. (On TPU a fusion may compute and also be part of a collective.)"""
         if self.has_cycles:
             cycles = _CYCLES.search(made.attributes)
             if cycles is not None and int(cycles[1]) < UNKNOWN:
@@ -110,12 +113,12 @@ class Reader:
         return seconds_of(made, where, self.module, self.target) if event is None else 0.0
 
     def notes(self) -> list[str]:
-        """What the figures leave out."""
+        """Notes on what the figures cannot know."""
         found: list[str] = []
         if self.unknown_loops:
-            found.append(f"{self.unknown_loops} loops run as often as data says: counted once")
+            found.append(f"{self.unknown_loops} loops have a trip count that depends on data: counted as one iteration")
         if self.uncounted:
-            found.append(f"{self.uncounted} instructions that the compiler gives no cycles are priced by the roofline")
+            found.append(f"{self.uncounted} instructions without cycles from the compiler are priced by the roofline")
         return found
 
 

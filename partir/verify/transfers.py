@@ -1,18 +1,18 @@
-"""The collectives of a compiled program: which, how many bytes, among whom - whatever form the compiler has given them.
+"""Finds the collectives of a compiled program in all the forms that compilers give them: kind, bytes and replica groups.
 
-| form | where | read as |
+| form | platform | read as |
 |---|---|---|
-| `all-gather(...)`, a tuple of several combined | everywhere | one transfer of so many parts |
+| `all-gather(...)`, or a tuple of several, combined | all | one transfer with a part for each |
 | `all-gather-start(...)` and `-done` | GPU, TPU | begins, ends |
-| `async-start(...)`, `calls=` a computation with the collective | GPU | begins, ends at `async-done` |
-| fusion with `custom-call "AsyncCollectiveStart"`, others that carry it on, one with `...Done` | TPU | begins, nothing, ends |
+| `async-start(...)`, `calls=` a computation with the collective | GPU | begins; ends at `async-done` |
+| fusion with `custom-call "AsyncCollectiveStart"`, others of its chain, one with `...Done` | TPU | begins, nothing, ends |
 | fusion `all-reduce-scatter` around an all-reduce and slices | TPU | a reduce_scatter |
-| `all-reduce` of zeros with a part of each device in them | TPU | an all_reduce that does an all_gather |
+| `all-reduce` of zeros into which each device has written its shard | TPU | an all_reduce that does an all_gather |
 | `all-reduce` of which each device keeps a slice | TPU | an all_reduce that does a reduce_scatter |
-| an operand that is a concatenation of the compiler's own | GPU | a part for each vector in it |
-| `collective-permute` without an op's name: rows moved after a padded reduce_scatter | TPU | a transfer without parts |
+| an operand that the compiler itself concatenated | GPU | a part for each tensor in it |
+| `collective-permute` without an op name: moves rows after a padded reduce_scatter | TPU | a transfer without parts |
 
-An all-to-all of a tuple has one operand for each device of the group: that is one part.
+An all-to-all of a tuple has one operand for each device of the group: together they are one part.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ KINDS = {
     "collective-broadcast": "collective_permute",
 }
 PASSED = frozenset({"bitcast", "reshape", "copy", "copy-start", "copy-done"})
-"""What leaves the numbers of a vector as they are."""
+"""Opcodes that leave the elements of a tensor unchanged."""
 _ASYNC = re.compile(r"-(start|update|done)$")
 _CHAIN = re.compile(r'chain_id="(\d+)"')
 
 
 @dataclass(frozen=True)
 class Part:
-    """One collective as it was asked for, before the compiler combined or rewrote it; bytes and elements of whole vectors."""
+    """One collective of the program, before the compiler combined or rewrote it; bytes and elements of its full tensor (see
+    `Transfer`)."""
 
     kind: str
     bytes: int
@@ -49,11 +50,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One collective instruction, as it runs; `parts` are the collectives it does the work of (none: it is the compiler's own).
+    """One collective instruction of the compiled program; `parts` are the collectives of the program whose work it does (none
+    if the compiler itself added it).
 
-    `bytes` are those of what runs, padding included. Whole vectors are meant: after an all_gather, before a reduce_scatter, of
-    an all_reduce; for all_to_all and collective_permute what a device has. It runs `times` times a step. `scope` is the op it
-    comes from.
+    `bytes` is the size of the full tensor, padding included: after an all_gather, before a reduce_scatter, of an all_reduce;
+    for all_to_all and collective_permute what one device has. It runs `times` times in a step. `scope` is the name of its op.
     """
 
     kind: str
@@ -65,26 +66,32 @@ class Transfer:
 
     @property
     def devices(self) -> int:
-        """How many take part together (0: all there are)."""
+        """The number of devices in a group (0: all devices of the program)."""
         if self.kind == "collective_permute":
             return 2
         return len(self.groups[0]) if self.groups else 0
 
     def repeated(self, times: int) -> Transfer:
-        """The same in a loop."""
+        """The same transfer in a loop of `times` iterations."""
         return replace(self, times=self.times * times)
 
 
 @dataclass(frozen=True)
 class Event:
-    """A place in the schedule where a transfer begins (and, without a `handle`, ends), or where one with that handle ends."""
+    """A point of the schedule where a transfer begins, or (`begins` is None) where the transfer with this `handle` ends.
+
+    A transfer that begins without a handle is synchronous: it ends at the same point.
+    """
 
     begins: Transfer | None
     handle: str = ""
 
 
 def event_of(instruction: Instruction, where: Computation, module: Module, devices: int) -> Event | None:
-    """What an instruction does on the wires; None for all others. `devices` is the number there are."""
+    """The event of an instruction that begins or ends a collective; None for all others.
+
+    `devices` is the number of devices of the program.
+    """
     phase = _ASYNC.search(instruction.opcode)
     stem = _ASYNC.sub("", instruction.opcode)
     if stem in KINDS:
@@ -101,7 +108,7 @@ def event_of(instruction: Instruction, where: Computation, module: Module, devic
 
 
 def _wrapped(instruction: Instruction, module: Module, devices: int) -> Event | None:
-    """`async-start` of a computation that is a collective."""
+    """The event of an `async-start` or `async-done` whose computation is a collective."""
     if instruction.opcode == "async-done":
         return Event(None, instruction.operands[0])
     inner = module.computations.get(instruction.called("calls") or "")
@@ -112,7 +119,7 @@ def _wrapped(instruction: Instruction, module: Module, devices: int) -> Event | 
 
 
 def _fused(instruction: Instruction, module: Module, devices: int) -> Event | None:
-    """A fusion with a collective in it, as the TPU compiler makes them."""
+    """The event of a fusion with a collective in it, as the TPU compiler makes them."""
     inner = module.computations.get(instruction.called("calls") or "")
     found = _collective_in(inner) if inner is not None else None
     if inner is None or found is None:
@@ -146,24 +153,24 @@ def _transfer(instruction: Instruction, where: Computation, module: Module, opco
     scope = re.search(r'op_name="([^"]*)"', instruction.attributes)
     parts: list[Part] = []
     for place, name in enumerate(instruction.operands):
-        meant = _meant(instruction, place, where, module) if opcode == "all-reduce" else kind
-        parts += [Part(meant, grown * shape.bytes, grown * shape.elements) for shape in _joined(name, where, module)]
+        original = _original_kind(instruction, place, where, module) if opcode == "all-reduce" else kind
+        parts += [Part(original, grown * shape.bytes, grown * shape.elements) for shape in _tensors_in(name, where, module)]
     if kind == "all_to_all" and len(parts) > 1 and len(parts) % taking_part == 0:
-        parts = [_together(parts[i : i + taking_part]) for i in range(0, len(parts), taking_part)]
+        parts = [_summed(parts[i : i + taking_part]) for i in range(0, len(parts), taking_part)]
     if kind == "collective_permute" and scope is None:
         parts = []
     return Transfer(kind, size, tuple(parts), groups, scope[1] if scope else "")
 
 
-def _together(parts: list[Part]) -> Part:
+def _summed(parts: list[Part]) -> Part:
     return Part(parts[0].kind, sum(part.bytes for part in parts), sum(part.elements for part in parts))
 
 
-def _meant(instruction: Instruction, place: int, where: Computation, module: Module) -> str:
-    """What an all-reduce of one vector was before the TPU compiler rewrote it.
+def _original_kind(instruction: Instruction, place: int, where: Computation, module: Module) -> str:
+    """The kind that an all-reduce's operand number `place` had in the program, before the TPU compiler rewrote it.
 
-    An all_gather of a short vector becomes the sum of vectors that are zero but for each device's own part; a reduce_scatter of
-    one a sum of which each device keeps its slice.
+    It rewrites an all_gather of a small tensor as a sum of tensors that are zero except for each device's shard, and a
+    reduce_scatter of one as a sum of which each device keeps its slice.
     """
     if _maker(instruction.operands[place], where, module) == "dynamic-update-slice":
         return "all_gather"
@@ -176,7 +183,7 @@ def _meant(instruction: Instruction, place: int, where: Computation, module: Mod
 
 
 def _maker(name: str, where: Computation, module: Module) -> str:
-    """The opcode that makes a value, inside the fusion that it comes from, whatever shape it is given after."""
+    """The opcode that makes a value, looked for inside fusions and behind reshapes and copies."""
     made, element = where.by_name.get(name), -1
     while made is not None:
         inner = module.computations.get(made.called("calls") or "") if made.opcode == "fusion" else None
@@ -193,7 +200,7 @@ def _maker(name: str, where: Computation, module: Module) -> str:
 
 
 def _users(name: str, where: Computation, module: Module) -> Iterator[str]:
-    """The opcodes that take a value, inside the fusions that use it, whatever shape it is given before."""
+    """The opcodes that read a value, looked for inside fusions and behind reshapes and copies."""
     for use in where.uses.get(name, []):
         inner = module.computations.get(use.called("calls") or "") if use.opcode == "fusion" else None
         if inner is not None:
@@ -207,11 +214,12 @@ def _users(name: str, where: Computation, module: Module) -> Iterator[str]:
             yield use.opcode
 
 
-def _joined(name: str, where: Computation, module: Module) -> tuple[Shape, ...]:
-    """The vectors of the program that are sent in one operand: those that XLA for GPUs concatenates to send them together; the
-    one that XLA for TPU pads, inside a fusion, to parts of whole tiles; else the one.
+def _tensors_in(name: str, where: Computation, module: Module) -> tuple[Shape, ...]:
+    """The tensors of the program that are sent in one operand of a collective.
 
-    A concatenation of the program's own has the name of its op.
+    XLA for GPUs concatenates tensors to send them together. XLA for TPU pads a tensor inside a fusion, so that each device's
+    part is made of full tiles; the unpadded tensor counts. Any other operand is one tensor. (A concatenation that the program
+    itself has is told apart by its op name.)
     """
     made = where.by_name[name]
     if made.opcode == "pad" and "all-reduce-scatter" in where.name:

@@ -1,1 +1,1 @@
-"""Tables and pictures of what was decided: plain records in, text and HTML out."""
+"""Shows what was decided and what it costs: tables as text, HTML and JSON, and plots."""

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, the largest first, and what it would cost to decide conflicts the other way."""
+"""Lists the largest costs of a step, and what a step would cost if conflicts were decided the other way."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from partir.viz.report import bytes_text, seconds_text
 LARGEST = 4
 """How many costs of each kind a report names."""
 PRICED = 3
-"""How many conflicts a report prices: each is a plan and an estimate."""
+"""How many conflicts a report prices: each takes a plan and an estimate."""
 
 
 @dataclass
 class _Cost:
+    """One row: seconds and bytes sent in a step, how many kernels or collectives it adds up, and their causes (in order)."""
+
     seconds: float = 0.0
     bytes: float = 0.0
     times: int = 0
@@ -28,7 +30,10 @@ class _Cost:
 
 
 def largest(found: Estimate, tactic_of: dict[Action, str]) -> list[str]:
-    """The largest costs of a step, those of repeated layers together: computation, then collectives with their causes."""
+    """The largest costs of a step, added up over repeated layers: computation, then collectives with their causes.
+
+    `tactic_of` has the tactic that made each action, as its user writes it.
+    """
     computing: dict[str, _Cost] = defaultdict(_Cost)
     for kernel in found.kernels:
         own = computing[f"computing {kernel.op} in {_place(kernel.scope, kernel.phase)}"]
@@ -55,7 +60,7 @@ def _place(scope: str, phase: str) -> str:
 
 def _cause(collective: CollectiveCost, tactic_of: dict[Action, str]) -> str:
     by = tactic_of.get(collective.action) if collective.action is not None else None
-    return collective.reason + (f", cut by {by}" if by is not None else "")
+    return collective.reason + (f", sharded by {by}" if by is not None else "")
 
 
 def _details(cost: _Cost) -> str:
@@ -65,7 +70,10 @@ def _details(cost: _Cost) -> str:
 
 
 def priced_conflicts(now: Estimate) -> list[str]:
-    """The conflicts at which most bytes are at stake, with what a step would take if the other dim had the axis there."""
+    """The conflicts whose ops have the largest results, each with the step time if the other dim had the axis there.
+
+    `now` is the estimate of the current assignment.
+    """
     assignment = now.plan.assignment
     sites = _sites(assignment)
     lines: list[str] = []
@@ -85,7 +93,10 @@ def priced_conflicts(now: Estimate) -> list[str]:
 
 
 def _sites(assignment: Assignment) -> dict[tuple[str, str, ClassId], int]:
-    """For each kind of site, axis and class that lost there (the first of those alike), the bytes of the results."""
+    """For each (scope without layer numbers, axis, losing class): the bytes of the results of the ops in conflict.
+
+    Classes that are alike in repeated layers count as the first of them.
+    """
     tables, classes = assignment.structure.tables, assignment.classes
     sites: dict[tuple[str, str, ClassId], int] = defaultdict(int)
 

@@ -1,4 +1,4 @@
-"""Two partitionings of one function side by side: what changed in specs, collectives, bytes and seconds."""
+"""Compares two partitionings of one function: which specs, collectives, bytes and seconds differ."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from partir.viz.table import Table
 
 
 def difference(a: Plan, b: Plan, costs: tuple[Estimate, Estimate] | None) -> Table:
-    """A row for each argument and result whose spec differs (repeated layers together), each scope whose collectives differ,
-    and each total. Raises ProgramError for two programs of different arguments."""
+    """A row for each argument and result whose spec differs (one row for repeated layers), for each scope whose collectives
+    differ, and for the totals. Raises ProgramError for programs with different arguments.
+
+    `costs` are the estimates of `a` and `b`, if there is a target.
+    """
     signatures = [plan.assignment.structure.tables.program.signature for plan in (a, b)]
     if [leaf.name for leaf in signatures[0].arguments] != [leaf.name for leaf in signatures[1].arguments]:
         names = [{leaf.name for leaf in signature.arguments} for signature in signatures]
@@ -45,8 +48,11 @@ def difference(a: Plan, b: Plan, costs: tuple[Estimate, Estimate] | None) -> Tab
 
 
 def _specs(a: Plan, b: Plan) -> list[tuple[str, str, str]]:
-    """The leaves whose specs differ. Results that go where an argument was are left out, and other state that changes as the
-    parameter of the same path does is only counted."""
+    """A row for each leaf whose spec differs.
+
+    A result that is the next value of an argument is left out. Other state whose path ends like that of a leaf already listed
+    and that changes alike (an optimizer's moments beside their parameters) is only counted.
+    """
     signature = a.assignment.structure.tables.program.signature
     changes: list[tuple[Leaf, str, str]] = []
     for leaf, x, y in zip(signature.arguments, a.arguments, b.arguments, strict=True):

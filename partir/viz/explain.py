@@ -1,4 +1,4 @@
-"""How values got their sharding, and what each collective on them is for; and what differs between two partitionings."""
+"""Explains how values got their sharding, and what each collective on them is for."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from partir.viz.report import bytes_text
 from partir.viz.table import Table
 
 Steps = Sequence[tuple[str, int]]
-"""Each tactic as its user writes it, with the number of actions there were after it."""
+"""Each tactic as its user writes it, with the number of all actions up to and including its own."""
 
 REACH = 64
-"""How many ops before a result its gradient is looked for."""
+"""How many ops back from a result its gradient is looked for."""
 
 
 def explanation(plan: Plan, steps: Steps, path: str) -> Table:
-    """A row per value that a pattern (or the address of an inner value) names and per axis: on which dim, or why on none; then
-    a row per collective on the value, on its gradient where it is state, with what it is for."""
+    """Rows for each value that `path` (a pattern, or the address of an inner value) names.
+
+    One row has its sharding; one per mesh axis says which dim is sharded over it and by whose decision, or why none is; one per
+    collective on the value (or, for state, on its gradient) says what it is for.
+    """
     values = _named(plan, path)
     rows: list[tuple[str, str, str]] = []
     for value in values:
-        rows.append((_value_text(plan, value), "lies as", _lies(plan, value)))
+        rows.append((_value_text(plan, value), "sharded as", _sharding_text(plan, value)))
         rows += [("", f'on "{axis}"', _decided(plan, steps, value, axis)) for axis in plan.assignment.mesh.names]
         rows += [("", kind, why) for kind, why in _collectives(plan, value)]
-    return Table(f"why {path} lies as it does", ("value", "what", "how and why"), tuple(rows))
+    return Table(f"how {path} got its sharding", ("value", "what", "how and why"), tuple(rows))
 
 
 def _named(plan: Plan, path: str) -> list[ValueIndex]:
@@ -60,7 +63,8 @@ def _leaf(plan: Plan, value: ValueIndex) -> Leaf | None:
     return tables.program.signature.arguments[value] if value < tables.argument_count else None
 
 
-def _lies(plan: Plan, value: ValueIndex) -> str:
+def _sharding_text(plan: Plan, value: ValueIndex) -> str:
+    """A value's spec and its bytes on a device; of a view, the value that it is a view of."""
     tables = plan.assignment.structure.tables
     view = tables.views.get(value)
     if view is not None:
@@ -75,7 +79,7 @@ def _lies(plan: Plan, value: ValueIndex) -> str:
 
 
 def _decided(plan: Plan, steps: Steps, value: ValueIndex, axis: str) -> str:
-    """Which dim has the axis and whose decision that was; else why none has it."""
+    """Which dim is sharded over an axis, and by whose decision; or why no dim is."""
     assignment = plan.assignment
     structure, claims = assignment.structure, assignment.reach
     tables, atoms = structure.tables, structure.atoms
@@ -92,7 +96,7 @@ def _decided(plan: Plan, steps: Steps, value: ValueIndex, axis: str) -> str:
         return (
             f"dim {dims[0]} ({size}), {_by(plan, steps, int(claims.order[axis][class_]))}"
             if class_ is not None
-            else (f"dim {dims[0]} ({size}), as the op that makes it gives it")
+            else (f"dim {dims[0]} ({size}), as the op that computes it leaves it")
         )
     for position, action in enumerate(assignment.actions):
         if isinstance(action, Replicate) and action.axis == axis and structure.addresses.find(action.value) == value:
@@ -106,20 +110,23 @@ def _decided(plan: Plan, steps: Steps, value: ValueIndex, axis: str) -> str:
             if not claims.divides[axis][class_]:
                 devices = assignment.mesh.size_of(axis)
                 return f"replicated: dim {dim} ({tables.shapes[value][dim]}) does not divide by {devices}, asked for {by}"
-            return f"replicated: at the op that makes it another dim has the axis; dim {dim} is cut elsewhere, {by}"
-    return "replicated: nobody decided otherwise"
+            return f"replicated: another dim has the axis at the op that computes it; elsewhere dim {dim} has it, {by}"
+    return "replicated: no decision shards it"
 
 
 def _classes(plan: Plan, value: ValueIndex, dim: int) -> Iterator[ClassId]:
+    """The dimension classes of a dim, one for each of its atoms, major first."""
     atoms, classes = plan.assignment.structure.atoms, plan.assignment.classes
     for part, _ in enumerate(atoms.atoms_of(value, dim)):
         yield classes.class_of(value, dim, part)
 
 
 def _by(plan: Plan, steps: Steps, position: int) -> str:
-    """Whose decision an action is: the tactic that made it, with the action."""
+    """Who made the action number `position`: the tactic, and the action itself."""
+    # Claims after the last action are not actions: they come from fixed results, and from joined dims beyond an op that splits
+    # them (see `Assignment.reach`).
     if position >= len(plan.assignment.actions):
-        return "by how a result is to leave, or a dim that an op splits goes on"
+        return "by the spec of a result, or as a part of a larger dim that an op splits"
     action = plan.assignment.actions[position]
     name = next((tactic for tactic, count in steps if position < count), "the program itself")
     if isinstance(action, Replicate | GatherOnce | Pin | ReduceIn):
@@ -128,7 +135,7 @@ def _by(plan: Plan, steps: Steps, position: int) -> str:
 
 
 def _collectives(plan: Plan, value: ValueIndex) -> Iterator[tuple[str, str]]:
-    """The collectives on a value, and on the gradient that it is updated with."""
+    """The collectives on a value, on the gradient that updates it, and on its next value, each with what it is for."""
     tables = plan.assignment.structure.tables
     source = tables.views[value].source if value in tables.views else value
     reduced = plan.reductions.get(source)
@@ -148,7 +155,10 @@ def _collectives(plan: Plan, value: ValueIndex) -> Iterator[tuple[str, str]]:
 
 
 def _updates(plan: Plan, argument: ValueIndex) -> Iterator[ValueIndex]:
-    """The reduced values of its shape (or that transposed) that the next value of an argument is computed from."""
+    """The reduced values that the next value of an argument is computed from, if their dims have the same sizes in any order.
+
+    These are its gradients. The walk back from the result ends at reductions, and after `REACH` ops.
+    """
     tables = plan.assignment.structure.tables
     signature = tables.program.signature
     sizes = sorted(tables.shapes[argument])
@@ -173,6 +183,7 @@ def _updates(plan: Plan, argument: ValueIndex) -> Iterator[ValueIndex]:
 
 
 def _reduced(plan: Plan, reduction: Reduction, of: str) -> Iterator[tuple[str, str]]:
+    """The steps of a reduction, each with the op whose result it reduces; `of` is put before it."""
     tables = plan.assignment.structure.tables
     op = tables.rows[tables.producer[reduction.value]].op
     size = bytes_text(tables.bytes_of[reduction.value])
@@ -180,10 +191,14 @@ def _reduced(plan: Plan, reduction: Reduction, of: str) -> Iterator[tuple[str, s
         axes = " and ".join(step.axes)
         made = f", made in {step.dtype}" if step.dtype is not None else ""
         summed = {"add": "summed over", None: "summed over"}.get(step.reduction, f"{step.reduction} over")
-        yield step.kind, f'{of}{op.name.rsplit(".", 1)[-1]} in {_where(op)} {summed} what "{axes}" cuts{made}; {size} in all'
+        yield (
+            step.kind,
+            f'{of}{op.name.rsplit(".", 1)[-1]} in {_where(op)} {summed} the devices of "{axes}"{made}; {size} in all',
+        )
 
 
 def _resharded(plan: Plan, reshard: Reshard) -> Iterator[tuple[str, str]]:
+    """The steps of a reshard, each with the op (or the result) that wants the other sharding."""
     tables = plan.assignment.structure.tables
     size = bytes_text(tables.bytes_of[reshard.value])
     if reshard.row >= 0:
@@ -195,10 +210,12 @@ def _resharded(plan: Plan, reshard: Reshard) -> Iterator[tuple[str, str]]:
     before, after = (spec_text(spec_of(layout)) if layout else "P()" for layout in (reshard.before, reshard.after))
     for step in reshard.steps:
         if step.kind in COLLECTIVES:
-            yield step.kind, f'{wants} as {after}, it lies as {before}: over "{" and ".join(step.axes)}"; {size} in all'
+            axes = " and ".join(step.axes)
+            yield step.kind, f'{wants} as {after}, it is sharded as {before}: over "{axes}"; {size} in all'
 
 
 def _where(op: object) -> str:
+    """The scope, phase and source line of an op."""
     origin = origin_of(op)  # type: ignore[reportArgumentType]
     phase = "" if origin.phase.data == "forward" else f" [{origin.phase.data}]"
     at = f" ({origin.source.data})" if origin.source.data else ""

@@ -1,4 +1,4 @@
-"""What a search found and why: the decisions with the worth of each, what was rejected, the trace, and what would help."""
+"""Shows what a search found: each decision with its worth, rejected decisions, improvements; and what helps if none fits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from partir.viz.report import bytes_text, seconds_text
 from partir.viz.table import Table
 
 MANY = 5
-"""How many of the values that live at a peak are named."""
+"""How many of the values that are alive at the memory peak are named."""
 
 
 def decisions_table(result: Result) -> Table:
-    """A row per decision of the best strategy: what the step would cost without it."""
+    """A row per decision of the best strategy, with the step time and peak memory without it."""
     target = result.environment.target
     rows = [(str(decision), *_cells(price), _change(price, result.price)) for decision, price in result.without()]
     return Table(
@@ -27,14 +27,14 @@ def decisions_table(result: Result) -> Table:
 
 
 def rejected_table(result: Result) -> Table:
-    """The decisions that could have been added, with what each would have cost."""
+    """A row per decision that could be added to the best strategy, with the step time and peak memory with it."""
     rows = [(str(decision), *_cells(price), _change(price, result.price)) for decision, price in result.rejected()]
     headings = ("decision", "step with it", "peak with it", "change")
-    return Table("could have been added, the nearest first", headings, tuple(rows), (), frozenset(headings[1:]))
+    return Table("rejected decisions, the best first", headings, tuple(rows), (), frozenset(headings[1:]))
 
 
 def trace_table(result: Result) -> Table:
-    """Each improvement on the way."""
+    """A row per improvement: after how many strategies and seconds it was found, and its step time and peak memory."""
     rows = [
         (str(step.evaluations), seconds_text(step.seconds), *_cells(step.price), str(len(step.state))) for step in result.trace
     ]
@@ -43,7 +43,7 @@ def trace_table(result: Result) -> Table:
 
 
 def record_of(result: Result) -> dict[str, Any]:
-    """The same as plain data: seconds and bytes as numbers."""
+    """All three tables as plain data, with seconds and bytes as numbers."""
 
     def priced(items: list[tuple[Decision, Price]]) -> list[dict[str, Any]]:
         return [{"decision": str(d), **_record(price)} for d, price in items]
@@ -80,7 +80,7 @@ def _effort(result: Result) -> str:
 
 
 def _misfit(result: Result) -> tuple[str, ...]:
-    """Where nothing fits: the lowest peak found, where it is and what lives there, and what would help."""
+    """Notes for a search that found nothing that fits: the lowest peak, where it is, what is alive there, what would help."""
     if result.price.fits:
         return ()
     target = result.environment.target
@@ -95,7 +95,7 @@ def _misfit(result: Result) -> tuple[str, ...]:
         f"nothing that was found fits into {bytes_text(int(target.hbm_bytes))}",
         f"the lowest peak is {bytes_text(estimate.peak_bytes)}, at {where}{f' ({kernel.source})' if kernel.source else ''}: "
         f"{bytes_text(state)} of arguments, {bytes_text(activations)} of other values",
-        "the largest that live there:",
+        "the largest values alive there:",
         *(f"  {bytes_text(resident.bytes)}  {resident.name}" for resident in largest),
         f"what would help: {helps}, or a target with more memory",
     )

@@ -1,4 +1,4 @@
-"""What is in a program, as tables: its scopes, its dimension classes, the scopes that owe collectives."""
+"""Tables of what is in a program: its scopes, its dimension classes, and its collectives by scope."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from partir.viz.table import Table
 
 
 def scopes_table(tree: ScopeTree) -> Table:
-    """A row per named scope, indented as they are nested, with the number of its ops; repeated layers in one row."""
+    """A row per named scope, indented by nesting, with the number of ops in it; repeated layers share a row."""
     names: list[str] = []
     ops: list[int] = []
 
@@ -32,13 +32,13 @@ def scopes_table(tree: ScopeTree) -> Table:
 
 
 def argument_classes(assignment: Assignment) -> list[tuple[ClassId, list[tuple[ValueIndex, int, int]]]]:
-    """The dimension classes that touch arguments, each with its (argument, dim, part)s in order."""
+    """The dimension classes that have dims of arguments, each with its (argument, dim, number of the atom) triples in order."""
     return [(ClassId(class_), members) for class_, members in enumerate(assignment.classes.arguments_by_class) if members]
 
 
 def classes_table(assignment: Assignment, *, brief: bool = True) -> Table:
-    """A row per dimension class that touches arguments: its size (and the dim it is part of), the axes it is cut over, how
-    many dims of arguments are in it. `brief` puts the same class of repeated layers into one row."""
+    """A row per dimension class that has dims of arguments: its size (and the atoms of the dim that it is part of), the axes it
+    is sharded over, and the number of dims of arguments in it. `brief` puts the same class of repeated layers into one row."""
     structure = assignment.structure
     names: list[str] = []
     cells: list[tuple[str, str, str]] = []
@@ -66,7 +66,7 @@ def classes_table(assignment: Assignment, *, brief: bool = True) -> Table:
 
 
 def scope_collectives_table(plan: Plan) -> Table:
-    """A row per scope (and phase) whose ops owe collectives, repeated layers in one row, and the sum of all."""
+    """A row per scope (and phase) with the collectives that its ops need (one row for repeated layers), and their total."""
     found = collectives_by_scope(plan)
     kinds = [kind for kind in COLLECTIVES if kind in plan.collectives]
     repeated = together(list(found), [tuple(own.get(kind, 0) for kind in kinds) for own in found.values()])

@@ -1,4 +1,4 @@
-"""A bar on stderr while a search runs: how far it is, and the best so far."""
+"""A progress bar on stderr while a search runs, with the best strategy so far."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from partir.viz.report import bytes_text, seconds_text
 
 @contextmanager
 def bar(title: str) -> Generator[Show | None]:
-    """A function that moves the bar; None where stderr is no terminal."""
+    """A context with a function that updates the bar; None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

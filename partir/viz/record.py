@@ -1,4 +1,4 @@
-"""What the tables show, and what they leave out, as plain data for `--json`."""
+"""Reports as plain data for `--json`: all that the tables show, and the rows that they leave out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from partir.viz.report import argument_bytes, collectives_by_scope, conflict_lin
 
 
 def record_of(history: Sequence[tuple[str, Plan]], target: Target | None = None) -> dict[str, Any]:
-    """A partitioned program, given its plan after each tactic; with a target, what a step costs on it."""
+    """A partitioned program, given its plan after each tactic; with a target, the cost of a step after each."""
     plan = history[-1][1]
     assignment = plan.assignment
     program = assignment.structure.program
@@ -35,7 +35,7 @@ def record_of(history: Sequence[tuple[str, Plan]], target: Target | None = None)
 
 
 def tactics_record(history: Sequence[tuple[str, Plan]], target: Target | None = None) -> list[dict[str, Any]]:
-    """What holds after each tactic; with a target, what a step costs on it."""
+    """For each tactic, the state after it: sharded arguments, bytes, collectives; with a target, the cost of a step."""
     return [
         {
             "tactic": name,
@@ -49,7 +49,7 @@ def tactics_record(history: Sequence[tuple[str, Plan]], target: Target | None = 
 
 
 def estimate_record(found: Estimate) -> dict[str, Any]:
-    """The sums of an estimate: seconds of a step, bytes and operations of one device."""
+    """The totals of an estimate: seconds of a step; bytes and floating-point operations of one device."""
     return {
         "target": found.target.name,
         "step_seconds": found.step_seconds,
@@ -78,12 +78,12 @@ def arguments_record(plan: Plan) -> list[dict[str, Any]]:
 
 
 def scopes_record(tree: ScopeTree) -> dict[str, Any]:
-    """The tree of scopes, each with the ops directly in it."""
+    """The tree of scopes, each with the number of ops directly in it."""
     return {"name": tree.name, "ops": tree.ops, "scopes": [scopes_record(child) for child in tree.children.values()]}
 
 
 def classes_record(assignment: Assignment) -> list[dict[str, Any]]:
-    """The dimension classes that touch arguments, each with the (argument, dim) pairs in it."""
+    """The dimension classes that have dims of arguments, each with its (argument, dim) pairs."""
     names = assignment.structure.addresses.names
     return [
         {

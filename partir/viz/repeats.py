@@ -1,4 +1,4 @@
-"""Repeated layers as one line: rows whose names differ in one number, and in nothing else, are shown together."""
+"""Puts rows of repeated layers together: rows whose names differ in one number only, and whose cells are equal."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import dataclass
 
 NUMBER = re.compile(r"(\d+)")
 WORD = re.compile(r"[^/\s\"]*/?$")
-"""What stands before a number and tells it from the others in a name: `layer_`, or `layers/` where it is a level itself."""
+"""The word before a number, which tells it from other numbers in a name: `layer_`, or `layers/` if the number is a level."""
 
 BLANK = "\0"
+"""Stands for the number that is left out."""
 Key = tuple[str, tuple[str, ...], tuple[object, ...]]
+"""What rows of repeated layers have in common: the word before the number, the parts of the name without it, and the cells."""
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """Rows under one `name`, such as `layer_{0..3}/mlp`: the `cells` they share, and their positions."""
+    """Rows shown as one under a `name` such as `layer_{0..3}/mlp`: the `cells` they share, and their positions (`rows`)."""
 
     name: str
     cells: tuple[object, ...]
@@ -28,9 +30,10 @@ class Repeated:
 
 
 def together(names: Sequence[str], cells: Sequence[tuple[object, ...]]) -> list[Repeated]:
-    """Put rows together whose names differ in one number and whose cells are equal; in order of first appearance.
+    """Put rows together whose names differ in one number and whose cells are equal, in order of first appearance.
 
-    A number counts as one wherever it follows the same word: both 0s of `layer_0: layer_0/w:1`.
+    Equal numbers after the same word are one number: both 0s of `layer_0: layer_0/w:1`. A row that could join several groups
+    joins the largest.
 
     >>> [r.name for r in together(["layer_0/w", "layer_0/b", "layer_1/w", "layer_1/b"], [(4,), (2,), (4,), (3,)])]
     ['layer_{0,1}/w', 'layer_0/b', 'layer_1/b']
@@ -52,7 +55,7 @@ def together(names: Sequence[str], cells: Sequence[tuple[object, ...]]) -> list[
 
 
 def _keys(name: str, cells: tuple[object, ...]) -> dict[Key, int]:
-    """What a row may share with others, each with the number it leaves out; a name without numbers shares with nobody."""
+    """The keys under which a row can join others, each with the number that it leaves out; one key for a name without any."""
     parts = NUMBER.split(name)
     places: dict[tuple[str, str], list[int]] = {}
     for place in range(1, len(parts), 2):
@@ -66,7 +69,7 @@ def _keys(name: str, cells: tuple[object, ...]) -> dict[Key, int]:
 
 
 def numbers_text(numbers: Sequence[int]) -> str:
-    """Numbers as a shell would take them, in ascending order.
+    """Numbers in the notation of shells, in ascending order.
 
     >>> numbers_text([0, 1, 2, 3]), numbers_text([0, 2]), numbers_text([7])
     ('{0..3}', '{0,2}', '7')

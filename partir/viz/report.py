@@ -1,4 +1,4 @@
-"""What a partitioning did, as tables: a row per tactic, a row per argument, collectives by scope."""
+"""Reports on a partitioning: tables by tactic and by argument, collectives by scope, conflicts, and what stayed replicated."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from partir.viz.repeats import together
 from partir.viz.table import Table
 
 MANY = 8
-"""How many lines of one kind a report shows before it only counts them."""
+"""How many lines of one kind a report shows; it only counts the rest."""
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """Collectives by kind in one line: `38 all_reduce`, or `none`."""
+    """Counts of collectives by kind in one line: `38 all_reduce, 2 all_gather`, or `none`."""
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
 
 
 def call_text(item: object) -> str:
-    """A tactic as its user writes it, without what is left at its default and what it keeps to itself; anything else as it
-    prints.
+    """A tactic as its user writes it, without fields at their default and fields that the user cannot give.
+
+    Anything else as its `repr`.
 
     >>> from partir.tactics import Search, ZeRO
     >>> call_text(ZeRO("data", stage=3))
@@ -58,12 +59,12 @@ def mesh_text(mesh: Mesh) -> str:
 
 
 def sharded_arguments(plan: Plan) -> int:
-    """How many arguments are sharded at all."""
+    """The number of arguments that are sharded over any axis."""
     return sum(bool(spec_of(layout)) for layout in plan.arguments)
 
 
 def bytes_text(count: int) -> str:
-    """A number of bytes as a reader says it.
+    """A number of bytes in three digits with a decimal unit.
 
     >>> bytes_text(512), bytes_text(3_989_508), bytes_text(80_000_000_000)
     ('512 B', '3.99 MB', '80.0 GB')
@@ -76,7 +77,7 @@ def bytes_text(count: int) -> str:
 
 
 def argument_bytes(plan: Plan, *, donated: bool = False) -> int:
-    """The bytes one device holds of all arguments, or of those that are donated; host memory does not count."""
+    """The bytes that one device holds of all arguments (or of donated ones), without those in host memory."""
     tables, sizes = plan.assignment.structure.tables, plan.assignment.mesh.axes
     total = 0
     for argument, (leaf, layout) in enumerate(zip(tables.program.signature.arguments, plan.arguments, strict=True)):
@@ -88,7 +89,7 @@ def argument_bytes(plan: Plan, *, donated: bool = False) -> int:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time as a reader says it.
+    """A time in three digits with a unit.
 
     >>> seconds_text(0.0123), seconds_text(3.2e-6), seconds_text(75.0)
     ('12.3 ms', '3.20 us', '75.0 s')
@@ -100,8 +101,8 @@ def seconds_text(seconds: float) -> str:
 def tactics_table(
     program: Program, stages: Sequence[tuple[str, Plan]], notes: Sequence[str], target: Target | None = None
 ) -> Table:
-    """A row per tactic: how many arguments are sharded after it and what a device holds of them all, with a target the peak
-    memory and the time of a step on it, and the collectives of the program so far."""
+    """A row per tactic, given the plan after each (`stages`): how many arguments are sharded, the bytes of all arguments on a
+    device, with a target the peak memory and the step time, and the collectives of the program."""
     total = len(program.signature.arguments)
     kinds = [kind for kind in COLLECTIVES if any(kind in plan.collectives for _, plan in stages)]
     rows = [
@@ -132,7 +133,7 @@ def _priced(plan: Plan, target: Target) -> tuple[str, str]:
 
 
 def arguments_table(program: Program, plan: Plan, *, brief: bool = False) -> Table:
-    """A row per argument: shape, role and spec. `brief` puts the same argument of repeated layers into one row."""
+    """A row per argument: dtype, shape, role and spec. `brief` puts the same argument of repeated layers into one row."""
     leaves = program.signature.arguments
     cells = [
         (leaf.dtype, "x".join(map(str, leaf.shape)), leaf.role, _place_text(leaf, layout))
@@ -147,12 +148,12 @@ def arguments_table(program: Program, plan: Plan, *, brief: bool = False) -> Tab
 
 
 def _place_text(leaf: Leaf, layout: Layout) -> str:
-    """The spec of an argument, with the memory it is kept in where that is not the device's own."""
+    """The spec of an argument, and the memory kind if it is not kept in device memory."""
     return f"{spec_text(spec_of(layout))}{f' in {leaf.memory}' if leaf.memory else ''}"
 
 
 def host_lines(plan: Plan) -> list[str]:
-    """What is kept in host memory, by kind: how many arguments and results, and the bytes of one device's part."""
+    """A line for each kind of host memory: how many arguments or results are kept in it, and their bytes per device."""
     tables, sizes = plan.assignment.structure.tables, plan.assignment.mesh.axes
     signature = tables.program.signature
     found: dict[tuple[str, str], list[str]] = {}
@@ -176,8 +177,10 @@ def host_lines(plan: Plan) -> list[str]:
 
 
 def collectives_by_scope(plan: Plan) -> dict[str, dict[str, int]]:
-    """Counts by kind for each scope (and phase) whose ops need them, loop bodies times their trip counts; results of the
-    program under `(results)`."""
+    """Counts of collectives by kind, for each scope (and phase) whose ops need them; `(results)` has those on results.
+
+    Collectives in a loop body count once per iteration.
+    """
     tables = plan.assignment.structure.tables
     found: dict[str, Counter[str]] = {}
 
@@ -202,7 +205,7 @@ def collectives_by_scope(plan: Plan) -> dict[str, dict[str, int]]:
 
 
 def shortened(lines: Sequence[str], heading: str) -> list[str]:
-    """Lines under a heading, the first few of them, each once, and those of repeated layers together."""
+    """The first few lines under a heading, without duplicates, with those of repeated layers as one; [] without lines."""
     unique = [repeated.name for repeated in together(list(dict.fromkeys(lines)), [()] * len(set(lines)))]
     if not unique:
         return []
@@ -211,7 +214,7 @@ def shortened(lines: Sequence[str], heading: str) -> list[str]:
 
 
 def conflict_lines(assignment: Assignment) -> list[str]:
-    """Conflicts by scope and axis: the dims that have the axis there, those that do not, and at how many ops."""
+    """A line per scope and axis in conflict: the dim that has the axis there, those that do not, and the number of ops."""
     classes, structure = assignment.classes, assignment.structure
     found: Counter[tuple[str, str, str, str]] = Counter()
     names: dict[int, str] = {}
@@ -237,8 +240,8 @@ def conflict_lines(assignment: Assignment) -> list[str]:
 
 
 def replicated_lines(plan: Plan) -> list[str]:
-    """What stayed replicated and why: sizes that do not divide, constraints that were not honoured, ops that work on no
-    slices."""
+    """What stayed replicated and why: sizes that do not divide, constraints that could not be met, and gathers for ops that
+    cannot work on shards of a dim."""
     assignment = plan.assignment
     tables = assignment.structure.tables
     lines = [str(item) for item in assignment.claims.undivided]

@@ -1,4 +1,4 @@
-"""In which dtype sums over devices are made, and what would make them in another: the line that a report has of it."""
+"""Reports in which dtype sums over devices are computed, if that is narrower than float32 or was requested."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from partir.sharding.reshard import Step
 from partir.sharding.sums import ROUNDED, float_name, item_bytes
 
 ENOUGH = "float32"
-"""Sums in this dtype and wider ones are nothing to speak of, unless they were asked for."""
+"""Sums in this dtype or a wider one are not reported, unless the dtype was requested."""
 
 Sum = tuple[str, str, bool]
-"""The dtype of the values, the one that they are summed in, and whether that was asked for."""
+"""The dtype of the values, the dtype that they are summed in, and whether that was requested."""
 
 
 def sums_lines(plan: Plan, target: Target | None) -> list[str]:
-    """One line for all sums that are narrow or were asked for in a dtype; none where there are none."""
+    """One line on all sums that are narrower than float32 or whose dtype was requested; [] if there are none."""
     found = _sums(plan, target)
     if not found:
         return []
@@ -35,7 +35,10 @@ def sums_lines(plan: Plan, target: Target | None) -> list[str]:
 
 
 def _sums(plan: Plan, target: Target | None) -> dict[Sum, Counter[tuple[str, ...]]]:
-    """How many sums there are of each kind in one step, by their axes."""
+    """The number of sums of each kind in one step, by the axes that they are over.
+
+    A compiler may sum in another dtype than the program says: `target.sums_as` has those that it always replaces.
+    """
     tables, always = plan.assignment.structure.tables, {} if target is None else target.sums_as
     found: dict[Sum, Counter[tuple[str, ...]]] = {}
 

@@ -1,4 +1,4 @@
-"""The results of a sweep as one table (text, CSV, Markdown) and as a plot of step time against memory."""
+"""Shows the results of a sweep: one table (text, CSV or Markdown), and a plot of step time against peak memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COLUMNS = (
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """`layers=4 tied=True`."""
+    """The settings of a model in one line: `layers=4 tied=True`."""
     return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def csv_of(results: Results) -> str:
-    """A line per case, numbers in seconds and bytes."""
+    """The cases as CSV, one per line, with times in seconds and memory in bytes."""
     out = io.StringIO()
     writer: csv.DictWriter[str] = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -40,7 +40,7 @@ def csv_of(results: Results) -> str:
 
 
 def table_of(results: Results) -> Table:
-    """A row per case; those that no other case of the same model and target beats in both time and memory are marked."""
+    """A row per case. A star marks the Pareto front: no other case of that model and target is both faster and smaller."""
     best = _front(results)
     rows = [
         (
@@ -81,7 +81,7 @@ def _subject(result: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _front(results: Results) -> set[int]:
-    """The cases that no other of the same model and target beats in both."""
+    """The numbers of the cases on the Pareto front of their model and target in step time and peak memory."""
     measured = [(i, r) for i, r in enumerate(results) if "error" not in r]
 
     def beaten(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -92,7 +92,7 @@ def _front(results: Results) -> set[int]:
 
 
 def pareto(results: Results, path: Path) -> None:
-    """Step time against peak memory, a panel per model and target, as SVG."""
+    """Write a plot of step time (ms) against peak memory (GB), a panel per model and target, to `path`."""
     from matplotlib.figure import Figure
 
     subjects = list(dict.fromkeys(_subject(result) for result in results if "error" not in result))

@@ -1,4 +1,4 @@
-"""A table as data, shown as text (by rich) or HTML: every report is one of these with a title and notes."""
+"""The table that every report returns: plain data with a title and notes, shown as text (by rich) or HTML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 140
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under headings. Columns named in `right` are aligned right."""
+    """Rows of text under headings. The columns named in `right` are right-aligned."""
 
     title: str
     headings: tuple[str, ...]
@@ -39,7 +39,7 @@ class Table:
         return self.to_html()
 
     def to_html(self) -> str:
-        """The table as an HTML fragment, what a notebook shows."""
+        """The table as an HTML fragment, which notebooks show."""
 
         def cells(tag: str, row: Sequence[str]) -> str:
             aligned = [

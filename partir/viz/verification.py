@@ -1,4 +1,4 @@
-"""What was predicted for a partitioned function beside what a real compiler made of it."""
+"""Compares the prediction for a partitioned function with what a real compiler made of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from partir.viz.table import Table
 class Verification:
     """A prediction and a judgement of the same program on the same machine; prints as a table of both.
 
-    `planned` are the collectives of the plan by kind; `compilation` is what the compiler said, the compiled text included.
+    `planned` are the collectives of the plan by kind; `compilation` is the compiler's output, the compiled text included.
     """
 
     topology: str
@@ -30,7 +30,7 @@ class Verification:
 
     @property
     def errors(self) -> dict[str, float]:
-        """How far the prediction is off, relative to the compiler's figure: 0.1 is 10 % too much."""
+        """The relative error of each predicted figure against the compiler's: 0.1 is 10 % too much."""
         pairs = {
             "step_seconds": (self.estimate.step_seconds, self.judgement.step_seconds),
             "compute_seconds": (self.estimate.compute_seconds, self.judgement.compute_seconds),
@@ -41,17 +41,17 @@ class Verification:
 
     @property
     def fits(self) -> tuple[bool, bool]:
-        """Whether the program fits into a device's memory: as predicted, and as compiled."""
+        """Whether the program fits into a device's memory: by the prediction, and as compiled."""
         limit = self.estimate.target.hbm_bytes
         return self.estimate.fits, self.judgement.peak_bytes <= limit
 
     @property
     def planned_bytes(self) -> dict[str, int]:
-        """Bytes of the whole vectors of the planned collectives, by kind."""
+        """The bytes of the full tensors of the planned collectives, by kind."""
         return planned_bytes(self.estimate)
 
     def table(self) -> Table:
-        """A row per figure: predicted, by the compiler, and how far the first is from the second."""
+        """A row per figure: the prediction, the compiler's figure, and the relative error."""
         ours, theirs, memory = self.estimate, self.judgement, self.judgement.memory
         seconds = [
             ("step", ours.step_seconds, theirs.step_seconds),
@@ -86,7 +86,7 @@ class Verification:
         notes = [f"compiler: compute from {source}, collectives by the alpha-beta model; as they run: {ran}"]
         if theirs.optimal_seconds is not None:
             own = seconds_text(theirs.optimal_seconds)
-            notes.append(f"the compiler's own optimal_seconds, which knows nothing of the wires: {own}")
+            notes.append(f"the compiler's own optimal_seconds, which ignores the interconnect: {own}")
         ours, real = self.fits
         limit = bytes_text(self.estimate.target.hbm_bytes)
         if ours and real:
@@ -96,7 +96,7 @@ class Verification:
         return [*notes, *theirs.notes]
 
     def record(self) -> dict[str, Any]:
-        """The same as plain data, for `--json`."""
+        """Prediction, judgement and errors as plain data, for `--json`."""
         ours = self.estimate
         return {
             "topology": self.topology,
@@ -137,7 +137,10 @@ class Verification:
 
 
 def planned_bytes(estimate: Estimate) -> dict[str, int]:
-    """Bytes of the whole vectors of a plan's collectives, by kind, as `Judgement.bytes_by_kind` counts them."""
+    """The bytes of the full tensors of a plan's collectives, by kind, as `Judgement.bytes_by_kind` counts them.
+
+    Computed back from the bytes that a device sends.
+    """
     mesh = estimate.plan.assignment.mesh
     sums = Counter[str]()
     for collective in estimate.collectives:
@@ -147,7 +150,7 @@ def planned_bytes(estimate: Estimate) -> dict[str, int]:
 
 
 def _off(ours: float, theirs: float) -> str:
-    """How far a prediction is from the compiler's figure."""
+    """The relative error of a prediction as text."""
     if ours == theirs:
         return "equal"
     return f"{(ours / theirs - 1) * 100:+.1f} %" if theirs else "-"

@@ -1,4 +1,4 @@
-"""Models as examples: ordinary JAX, Haiku and Optax training steps with abstract arguments, nothing allocated."""
+"""Example models: ordinary training steps in JAX, Haiku and Optax, with abstract arguments, so that nothing is allocated."""
 
 from collections.abc import Callable, Mapping
 
@@ -25,7 +25,7 @@ MODELS: Mapping[str, Callable[..., Example]] = {
     "vit": vit,
     "wide_resnet": wide_resnet,
 }
-"""Every model by its name on the command line; keyword arguments set sizes."""
+"""Every model by its name on the command line. Keyword arguments of the functions set sizes."""
 
 __all__ = [
     "DDPM",

@@ -1,4 +1,4 @@
-"""A function with abstract arguments: what the zoo hands out, and all that tracing needs."""
+"""A function with abstract arguments: what every model of the zoo returns, and all that tracing needs."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ class Example:
     """
 
     fun: Callable[..., Any]
-    """What to partition; takes `args` by position."""
+    """The function to partition; it takes `args` by position."""
 
     args: tuple[Any, ...]
     """Pytrees of `jax.ShapeDtypeStruct`; for a training step `(params, opt_state, batch)`."""
 
     donate_argnums: tuple[int, ...] = ()
-    """Positions of the arguments the function may overwrite, as for `jax.jit`."""
+    """Positions of the donated arguments, as for `jax.jit`."""
 
     name: str = ""
-    """What reports call it; by default the function's name."""
+    """The name in reports; by default the function's name."""
 
     init: Callable[[jax.Array], tuple[Any, ...]] | None = None
-    """From a PRNG key to the leading arguments (parameters, optimizer state); what it leaves out is drawn by shape."""
+    """Makes the leading arguments (parameters, optimizer state) from a PRNG key; `concrete` draws the others at random."""
 
     integer_bounds: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Exclusive upper bound of each integer leaf that is drawn, by path: `{"batch/tokens": 1024}`."""
+    """The exclusive upper bound of each integer leaf that is drawn at random, by path: `{"batch/tokens": 1024}`."""
 
     def __post_init__(self) -> None:
         if not self.name:
             object.__setattr__(self, "name", getattr(self.fun, "__name__", type(self.fun).__name__))
 
     def concrete(self, seed: int = 0, dtype: npt.DTypeLike | None = None) -> tuple[Any, ...]:
-        """Real arguments: numpy arrays in the shapes of `args`, always the same for one seed.
+        """Concrete arguments: numpy arrays with the shapes of `args`, always the same for one seed.
 
-        Leading arguments come from `init`, so parameters have the scale the model wants. Of the rest, floating-point
-        leaves are drawn from a standard normal distribution and integers uniformly from [0, bound).
+        Leading arguments come from `init`, so parameters have the model's own scale. Of the rest, floating-point leaves
+        are drawn from a standard normal distribution, integers uniformly from [0, bound), booleans with equal chances.
 
         Args:
-            seed: of the parameters and of the batch.
-            dtype: what every floating-point leaf becomes; `None` keeps the dtypes of `args`.
+            seed: the seed of the parameters and of the batch.
+            dtype: the dtype of every floating-point leaf; `None` keeps the dtypes of `args`.
 
         Raises:
             ValueError: for an integer leaf without a bound, or a 64-bit `dtype` while JAX is in 32-bit mode.
@@ -90,7 +90,7 @@ class Example:
         return tuple(jax.tree.map(cast, (*made, *drawn)))
 
     def _names(self) -> list[str]:
-        """The name of each argument: that of the parameter it is passed to."""
+        """The name of each argument: that of the function's parameter."""
         names: list[str] = []
         for parameter in inspect.signature(self.fun).parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL:

@@ -1,4 +1,4 @@
-"""Graph network simulators (particles that exchange messages along edges) with their training step."""
+"""Graph network simulators (particles that exchange messages along edges), with their training step."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def gns(
 ) -> Example:
     """A training step of a graph network simulator: `train_step(params, opt_state, batch)`.
 
-    Encoder, `steps` steps of message passing, decoder: what the published simulator of particles does, with its sizes as
-    defaults. With N = `nodes`, E = `edges`, D = `dims`, F = (`history` + 2) D:
+    The published simulator of particles: an encoder, `steps` steps of message passing, and a decoder; the defaults are its
+    sizes. With N = `nodes`, E = `edges`, D = `dims`, F = (`history` + 2) D:
 
     - `batch["nodes"]` dtype[N, F]: the last velocities of a particle, and its distances to the 2 D walls;
-    - `batch["types"]` int32[N], in [0, `types`): what it is made of;
+    - `batch["types"]` int32[N], in [0, `types`): the material of each particle;
     - `batch["edges"]` dtype[E, D + 1]: displacement from sender to receiver, and its length;
     - `batch["senders"]` and `batch["receivers"]` int32[E], in [0, N): the two ends of each edge;
     - `batch["targets"]` dtype[N, D]: the accelerations to predict.
@@ -72,17 +72,17 @@ def gns(
         hidden_layers: hidden layers in each MLP.
         hidden: their width, by default `latent`.
         dims: of space.
-        history: velocities a particle is known by.
+        history: velocities per particle in the input.
         types: kinds of particles.
         type_width: width of their embedding.
-        clip: the global norm gradients are clipped to; `None` does not clip.
+        clip: the global norm that gradients are clipped to; `None` does not clip.
         learning_rate: of the optimizer.
         optimizer: a name of `partir.zoo.training.OPTIMIZERS`.
         dtype: of inputs, parameters and activations.
-        name: what reports call it.
+        name: the name in reports.
 
     Raises:
-        ValueError: for an optimizer that is not known.
+        ValueError: for an unknown optimizer.
     """
     simulator = _Simulator(
         steps=steps,
@@ -118,7 +118,7 @@ def gns(
 
 @dataclass(frozen=True)
 class _Simulator:
-    """What the modules below need to know; the fields are `gns`'s arguments with the defaults filled in."""
+    """The sizes that the modules below use; the fields are `gns`'s arguments with the defaults filled in."""
 
     steps: int
     latent: int
@@ -129,7 +129,7 @@ class _Simulator:
     batched: bool
 
     def rows_at(self, nodes: jax.Array, index: jax.Array) -> jax.Array:
-        """The row of one end of each edge: [N, L] at [E] to [E, L], graph by graph."""
+        """The node row at one end of each edge, per graph: nodes [N, L] and index [E] to [E, L]."""
 
         def rows(nodes: jax.Array, index: jax.Array) -> jax.Array:
             return nodes[index]
@@ -137,7 +137,7 @@ class _Simulator:
         return (jax.vmap(rows) if self.batched else rows)(nodes, index)
 
     def sum_at(self, messages: jax.Array, index: jax.Array, nodes: int) -> jax.Array:
-        """The sum of what each node is sent: [E, L] at [E] to [N, L], graph by graph."""
+        """The sum of the messages to each node, per graph: messages [E, L] and index [E] to [N, L]."""
 
         def sums(messages: jax.Array, index: jax.Array) -> jax.Array:
             return jax.ops.segment_sum(messages, index, num_segments=nodes)
@@ -146,7 +146,7 @@ class _Simulator:
 
 
 class _Mlp(hk.Module):
-    """ReLU layers of these widths, the last one linear, and a layer norm."""
+    """Layers of these widths with ReLUs, the last one linear, followed by a layer norm."""
 
     def __init__(self, widths: tuple[int, ...], name: str, *, norm: bool = True) -> None:
         super().__init__(name=name)
@@ -160,7 +160,7 @@ class _Mlp(hk.Module):
 
 
 class _Encoder(hk.Module):
-    """Features of edges and nodes to the latent width."""
+    """Maps the features of edges and nodes to the latent width."""
 
     def __init__(self, simulator: _Simulator, name: str) -> None:
         super().__init__(name=name)
@@ -197,7 +197,7 @@ class _Step(hk.Module):
 
 
 def _accelerations(simulator: _Simulator, batch: Mapping[str, jax.Array], dims: int) -> jax.Array:
-    """What the network predicts for every node, [N, D]."""
+    """The accelerations [N, D] that the network predicts for the nodes."""
     shape = simulator.types, simulator.type_width
     with level("types"):
         table = hk.get_parameter("embeddings", shape, simulator.dtype, init=hk.initializers.TruncatedNormal(1.0))

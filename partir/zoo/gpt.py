@@ -1,4 +1,4 @@
-"""Decoder-only transformers (GPT and its descendants) with their training step."""
+"""Decoder-only transformers (GPT and its descendants), with their training step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def gpt(
 
     With B = `batch`, S = `seq`, V = `vocab`: `batch = {"tokens": int32[B, S], "targets": int32[B, S]}`, both in [0, V).
     The step returns `(params, opt_state, loss)`; the loss is the mean over B x S of -log p(target), in nats.
-    Blocks are pre-norm and residual, attention is causal. Every block stands in a named scope: `attention-block` or
+    Blocks are pre-norm and residual, attention is causal. Every block is in a named scope: `attention-block` or
     `mlp-block`, within `layer_<i>`.
 
     Parameters, with D = `d_model`, K = `kv_heads`, H = D / `heads`, F = `d_ff`; [b] only with `bias`, [offset] only
@@ -63,7 +63,7 @@ def gpt(
       `…/down` [F, D], and `…/gate` [D, F] with "swiglu";
     - `final_norm/{scale,[offset]}` if any; `logits/w` [D, V] unless tied.
 
-    The defaults have 16 tensors a layer and 5 besides.
+    With the defaults there are 16 tensors per layer and 5 others.
 
     >>> step = gpt(layers=1, d_model=32, heads=4, vocab=64, seq=8, batch=2)
     >>> step.args[0]["layer_0/attention/query"]["w"].shape
@@ -82,7 +82,7 @@ def gpt(
         seq: positions per sequence.
         batch: sequences per step.
         kv_heads: key and value heads, by default `heads`; divides `heads`; fewer is grouped-query attention.
-        mlp_ratio: `d_ff / d_model`, where `d_ff` is not given.
+        mlp_ratio: `d_ff / d_model`, if `d_ff` is not given.
         d_ff: width of the MLP's hidden layer.
         tied: logits use the embedding table.
         bias: whether projections have a bias (the one to the logits never has).
@@ -91,14 +91,14 @@ def gpt(
         final_norm: a norm before the logits.
         positions: "learned" or "none".
         flatten: reshape [B, S, D] to [B S, D] around the MLP.
-        clip: the global norm gradients are clipped to; `None` does not clip.
+        clip: the global norm that gradients are clipped to; `None` does not clip.
         learning_rate: of the optimizer.
         optimizer: a name of `partir.zoo.training.OPTIMIZERS`.
         dtype: of parameters and activations; the loss is computed in at least 32 bits.
-        name: what reports call it.
+        name: the name in reports.
 
     Raises:
-        ValueError: for heads that do not divide, a choice that is not one, or an optimizer that is not known.
+        ValueError: for heads that do not divide, or an unknown norm, MLP, kind of positions or optimizer.
     """
     decoder = _Decoder(
         layers=layers,
@@ -140,11 +140,11 @@ def partir_t32(
     batch: int = 8,
     **settings: Any,
 ) -> Example:
-    """PartIR's 32-layer transformer, as far as its published collective counts tell.
+    """PartIR's 32-layer transformer, reconstructed from its published collective counts.
 
-    Nine tensors a layer and one embedding: 9 x 32 + 1 = 289 parameter tensors, hence 290 all-reduces (one more for the
-    loss) when the batch is partitioned. No biases, RMS norms, SwiGLU, tied logits, no positions and no final norm give
-    this number. Sizes are modest: the paper's widths change no count.
+    Nine tensors per layer and one embedding: 9 x 32 + 1 = 289 parameter tensors, hence 290 all-reduces (one more for the
+    loss) when the batch is partitioned. RMS norms, SwiGLU, tied logits, and neither biases, positions nor a final norm give
+    this number. The sizes here are small: widths do not change the counts.
 
     Source: Alabed et al., "PartIR: Composing SPMD Partitioning Strategies for Machine Learning", arXiv 2401.11202, T32.
 
@@ -158,7 +158,7 @@ def partir_t32(
         vocab: number of tokens.
         seq: positions per sequence.
         batch: sequences per step.
-        **settings: any other argument of `gpt`; one that changes the number of tensors is the caller's wish.
+        **settings: any other argument of `gpt` (some change the number of tensors).
 
     Raises:
         ValueError: as `gpt` does.
@@ -177,7 +177,7 @@ def partir_t32(
 
 @dataclass(frozen=True)
 class _Decoder:
-    """What the modules below need to know; the fields are `gpt`'s arguments with the defaults filled in."""
+    """The sizes that the modules below use; the fields are `gpt`'s arguments with the defaults filled in."""
 
     layers: int
     d_model: int
@@ -297,7 +297,7 @@ class _Layer(hk.Module):
 
 
 def _logits(decoder: _Decoder, tokens: jax.Array) -> jax.Array:
-    """From tokens [B, S] to logits [B, S, V]; position s sees tokens up to s."""
+    """Maps tokens [B, S] to logits [B, S, V]; position s depends on tokens up to s."""
     table = _Embedding(decoder.vocab, decoder.d_model, decoder.dtype, "embed")()
     x = table[tokens]
     if decoder.positions == "learned":

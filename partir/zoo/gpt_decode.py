@@ -1,4 +1,4 @@
-"""Greedy decoding with `gpt`'s parameters: a loop over steps, and a cache of keys and values that it updates in place."""
+"""Greedy decoding with `gpt`'s parameters: a loop over steps that updates a cache of keys and values in place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gpt_decode(
     With B = `batch`, S = `seq`, K = `kv_heads`, H = `d_model / heads`: `params` are those of `gpt(...)` with the same settings;
     `cache` is `layer_i/{key,value}` [B, S, K, H] for each layer i, of which the first `start` positions are filled; `tokens`
     int32[B] is the token at position `start` of each sequence. `generated` int32[B, `steps`] are the most likely tokens at the
-    positions after it. The loop is one `jax.lax.scan` with `steps` rounds; the cache is donated.
+    positions after it. The loop is one `jax.lax.scan` with `steps` iterations; the cache is donated.
 
     `kv_heads=1` is multi-query attention: all query heads read one key and value head, so heads alone cannot split the cache.
 
@@ -50,17 +50,17 @@ def gpt_decode(
         d_model: width of the residual stream.
         heads: query heads; divides `d_model`.
         vocab: number of tokens.
-        seq: positions the cache has room for.
+        seq: number of positions in the cache.
         batch: sequences.
         kv_heads: key and value heads, by default `heads`; divides `heads`.
         steps: tokens to generate.
-        start: positions of the cache that are filled already.
+        start: number of positions of the cache that are filled already.
         dtype: of parameters, cache and activations; softmax and logits are computed in at least 32 bits.
-        name: what reports call it.
+        name: the name in reports.
         **settings: any other argument of `gpt` (`d_ff`, `bias`, `norm`, `mlp`, `tied`, `positions`, ...).
 
     Raises:
-        ValueError: as `gpt` does, and for more positions than the cache has room for.
+        ValueError: as `gpt` does, and for more positions than the cache has.
     """
     if start + steps > seq:
         raise ValueError(
@@ -100,7 +100,7 @@ def gpt_decode(
 
 
 def _logits(params: Any, cache: Any, tokens: jax.Array, position: jax.Array) -> tuple[jax.Array, Any]:
-    """From the tokens [B] at one position to logits [B, V] of the next, and the cache with that position filled."""
+    """Maps the tokens [B] at one position to the logits [B, V] of the next, and fills that position of the cache."""
     table = params["embed"]["embeddings"]
     x = table[tokens]
     if "positions" in params:
@@ -121,7 +121,7 @@ def _logits(params: Any, cache: Any, tokens: jax.Array, position: jax.Array) -> 
 
 
 def _attention(params: Any, layer: str, kept: Any, x: jax.Array, position: jax.Array) -> tuple[jax.Array, Any]:
-    """Attention of one position to itself and those before it: x [B, D] to [B, D], and the cache of this layer."""
+    """Attention of one position to itself and earlier ones: x [B, D] to [B, D], and the updated cache of this layer."""
     batch, seq, kv_heads, head_dim = kept["key"].shape
 
     def project(name: str) -> jax.Array:
@@ -154,7 +154,7 @@ def _linear(own: Any, x: jax.Array) -> jax.Array:
 
 
 def _norm(own: Any, x: jax.Array) -> jax.Array:
-    """Layer norm where there is an offset, RMS norm where there is none, over the last dim."""
+    """Layer norm over the last dim if there is an offset, else RMS norm."""
     if "offset" in own:
         x = x - jnp.mean(x, axis=-1, keepdims=True)
     normal = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + EPSILON) * own["scale"]

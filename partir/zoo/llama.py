@@ -1,4 +1,4 @@
-"""Llama: a decoder whose layers are one scan over stacked parameters, in bfloat16 with float32 master weights."""
+"""Llama: a decoder whose layers are a scan over stacked parameters, in bfloat16 with float32 master weights."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def llama(
     - stacked over layers: `layers/attention_norm` and `layers/mlp_norm` [L, D], `layers/query` and `layers/output` [L, D, D],
       `layers/key` and `layers/value` [L, D, K H], `layers/gate` and `layers/up` [L, D, F], `layers/down` [L, F, D].
 
-    The layers are one `jax.lax.scan` over the stack, with `remat` under `jax.checkpoint`: only what passes from layer to layer
-    is kept for the backward pass. Blocks stand in the named scopes `attention-block` and `mlp-block`.
+    The layers are one `jax.lax.scan` over the stack, with `remat` under `jax.checkpoint`: only the residual stream between
+    layers is kept for the backward pass. Blocks are in the named scopes `attention-block` and `mlp-block`.
 
     >>> step = llama(layers=3, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab=64, seq=8, batch=2)
     >>> step.args[0]["layers"]["key"].shape, len(jax.tree.leaves(step.args[0]))
@@ -85,16 +85,16 @@ def llama(
         kv_heads: key and value heads, by default `heads`; divides `heads`; fewer is grouped-query attention.
         rope_base: the base of the rotary angles (theta).
         remat: recompute each layer in the backward pass.
-        training: the training step; the forward pass otherwise.
-        clip: the global norm gradients are clipped to; `None` does not clip.
+        training: whether to return the training step; otherwise the forward pass.
+        clip: the global norm that gradients are clipped to; `None` does not clip.
         learning_rate: of the optimizer.
         optimizer: a name of `partir.zoo.training.OPTIMIZERS`.
         dtype: of parameters, gradients and optimizer state.
         compute_dtype: of activations, and of parameters as they are used; `None` computes in the parameters' own dtype.
-        name: what reports call it.
+        name: the name in reports.
 
     Raises:
-        ValueError: for heads that do not divide, or an optimizer that is not known.
+        ValueError: for heads that do not divide, or an unknown optimizer.
     """
     model = _Llama(
         layers, d_model, heads, heads if kv_heads is None else kv_heads, d_ff, vocab, rope_base, remat, compute_dtype
@@ -157,7 +157,7 @@ class _Llama:
         return self.d_model // self.heads
 
     def init(self, key: jax.Array, dtype: str) -> dict[str, Any]:
-        """Parameters: matrices normal with deviation 0.02, those back into the residual stream 0.02 / sqrt(2 L); scales 1."""
+        """Initial parameters: matrices are normal with deviation 0.02 (0.02 / sqrt(2 L) for output and down), scales are 1."""
         width, kv_width, stack = self.d_model, self.kv_heads * self.head_dim, self.layers
         back = 0.02 / math.sqrt(2 * stack)
         matrices = {
@@ -183,7 +183,7 @@ class _Llama:
         }
 
     def logits(self, params: Any, tokens: jax.Array) -> jax.Array:
-        """From tokens [B, S] to logits [B, S, V]; position s sees tokens up to s."""
+        """Maps tokens [B, S] to logits [B, S, V]; position s depends on tokens up to s."""
         angles = self.angles(tokens.shape[1])
         x = self.computed(params["embed"][tokens])
 
@@ -195,7 +195,7 @@ class _Llama:
                 x = x + _mlp(own, _rms_norm(x, own["mlp_norm"]))
             return x, None
 
-        # Inside a scan nothing can be merged across iterations, so the barriers against it are left out.
+        # XLA cannot merge ops across iterations of a scan, so checkpoint's optimization barriers against that are left out.
         body = jax.checkpoint(layer, prevent_cse=False) if self.remat else layer
         with jax.named_scope("layers"):
             x, _ = jax.lax.scan(body, x, params["layers"])
@@ -204,7 +204,7 @@ class _Llama:
             return x @ self.computed(params["logits"])
 
     def computed(self, x: jax.Array) -> jax.Array:
-        """A value in the dtype that is computed in."""
+        """A value converted to the compute dtype."""
         return x if self.compute_dtype is None else x.astype(self.compute_dtype)
 
     def angles(self, seq: int) -> jax.Array:
@@ -233,7 +233,7 @@ def _mlp(own: Any, x: jax.Array) -> jax.Array:
 
 
 def _rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
-    """Turn the pairs (x[i], x[i + H/2]) of the last dim by their angles."""
+    """Rotate the pairs (x[i], x[i + H/2]) of the last dim by their angles."""
     first, second = jnp.split(x, 2, axis=-1)
     cosine, sine = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)

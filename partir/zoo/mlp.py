@@ -1,4 +1,4 @@
-"""A multilayer perceptron that classifies, with its training step."""
+"""A multilayer perceptron for classification, with its training step."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def mlp(
     Args:
         widths: features of the input, of each hidden layer, and the number of classes last.
         batch: examples per step.
-        bias: whether layers have one.
-        clip: the global norm gradients are clipped to; `None` does not clip.
+        bias: whether layers have a bias.
+        clip: the global norm that gradients are clipped to; `None` does not clip.
         learning_rate: of the optimizer.
         optimizer: a name of `partir.zoo.training.OPTIMIZERS` ("momentum" is SGD with momentum 0.9).
         dtype: of inputs and parameters.
-        name: what reports call it.
+        name: the name in reports.
 
     Raises:
-        ValueError: for fewer than two widths, or an optimizer that is not known.
+        ValueError: for fewer than two widths, or an unknown optimizer.
     """
     if len(widths) < 2:
         raise ValueError(

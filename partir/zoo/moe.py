@@ -1,4 +1,4 @@
-"""Transformers with mixture-of-experts layers (GShard, Switch) with their training step."""
+"""Transformers with mixture-of-experts layers (GShard, Switch), with their training step."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def moe(
 
     With B = `batch`, S = `seq`, V = `vocab`: `batch = {"tokens": int32[B, S], "targets": int32[B, S]}`, both in [0, V).
     The step returns `(params, opt_state, loss)`; the loss is the mean over B x S of -log p(target), in nats, plus `balance`
-    times the load-balancing loss of each layer with experts (1 where all experts get as much).
+    times the load-balancing loss of each layer with experts (which is 1 if all experts get the same load).
 
-    In every second layer the MLP is E = `experts` of them. Tokens come in G = `groups` groups of T = B S / G. Each token
-    goes to its `choices` best experts by a softmax of its gate, as long as they have room: each takes
+    Every `every`-th layer has E = `experts` MLPs instead of one. Tokens are in G = `groups` groups of T = B S / G. Each token
+    goes to its `choices` best experts by a softmax of its gate, as long as they have capacity: each expert takes
     C = ceil(`capacity_factor` x `choices` x T / E) tokens of a group, first choices before second ones, then in order of
-    position. A token without room goes past the experts, on the residual alone. What GShard draws at random (whether the
-    second choice is taken) is always taken. Tokens are sent by one contraction, `GTEC,GTM->EGCM`, and fetched by another.
+    position. A token beyond the capacity passes the experts on the residual alone. GShard takes the second choice at random;
+    here it is always taken. One contraction, `GTEC,GTM->EGCM`, dispatches tokens to experts, and another combines the results.
 
-    Blocks are pre-norm and residual, attention is causal. Each block stands in a named scope within `layer_<i>`:
+    Blocks are pre-norm and residual, attention is causal. Each block is in a named scope within `layer_<i>`:
     `attention-block`, `mlp-block` or `moe-block`; inside the last, `gating` and `experts`.
 
     Parameters, with D = `d_model`, K = `heads` x `head_dim`, F = `d_ff`:
@@ -81,7 +81,7 @@ def moe(
       `layer_i/moe/experts/{up,down}` [E, D, F] and [E, F, D];
     - `final_norm/{scale,offset}`, `logits/w` [D, V].
 
-    So 10 tensors a layer, 11 one with experts, and 5 besides.
+    That is 10 tensors per layer, 11 in a layer with experts, and 5 others.
 
     >>> step = moe(layers=2, d_model=32, heads=4, experts=8, vocab=64, seq=8, batch=2)
     >>> step.args[0]["layer_1/moe/experts"]["up"].shape
@@ -93,30 +93,30 @@ def moe(
     contractions); Fedus et al. 2022, arXiv 2101.03961 (one choice, weighted by its gate; the load-balancing loss' scale).
 
     Args:
-        layers: number of blocks, those with and without experts.
+        layers: number of blocks, with and without experts.
         d_model: width of the residual stream.
         heads: attention heads.
         experts: experts in each layer that has them.
         vocab: number of tokens.
         seq: positions per sequence.
         batch: sequences per step.
-        capacity_factor: how many times the room of an equal share each expert has.
+        capacity_factor: capacity of an expert, as a multiple of an equal share of the tokens.
         choices: experts per token: 2 in GShard, 1 in Switch.
         groups: groups of tokens, by default one per sequence; divides `batch` x `seq`.
-        every: each how manyth layer has experts.
+        every: one in this many layers has experts.
         head_dim: width of a head, by default `d_model / heads`.
-        mlp_ratio: `d_ff / d_model`, where `d_ff` is not given.
+        mlp_ratio: `d_ff / d_model`, if `d_ff` is not given.
         d_ff: width of the hidden layer of MLPs and experts.
         balance: weight of the load-balancing loss.
-        clip: the global norm gradients are clipped to; `None` does not clip.
+        clip: the global norm that gradients are clipped to; `None` does not clip.
         learning_rate: of the optimizer.
         optimizer: a name of `partir.zoo.training.OPTIMIZERS`.
         dtype: of parameters and activations; gates and loss are computed in at least 32 bits.
-        name: what reports call it.
+        name: the name in reports.
 
     Raises:
-        ValueError: for heads or groups that do not divide, more choices than experts, no room at all, or an optimizer that
-            is not known.
+        ValueError: for heads or groups that do not divide, more choices than experts, a capacity of zero, or an unknown
+            optimizer.
     """
     groups = batch if groups is None else groups
     _check(d_model, heads, head_dim, batch * seq, groups, choices, experts, capacity_factor, every)
@@ -178,7 +178,7 @@ def _check(
 
 @dataclass(frozen=True)
 class _Mixture:
-    """What the modules below need to know; the fields are `moe`'s arguments with the defaults filled in."""
+    """The sizes that the modules below use; the fields are `moe`'s arguments with the defaults filled in."""
 
     layers: int
     d_model: int
@@ -269,7 +269,7 @@ class _Experts(hk.Module):
 
 
 class _MixtureOfExperts(hk.Module):
-    """[B, S, D] to [B, S, D], and how unequally the experts are loaded."""
+    """Maps [B, S, D] to [B, S, D]; also returns the imbalance of the experts' load."""
 
     def __init__(self, model: _Mixture, name: str) -> None:
         super().__init__(name=name)
@@ -288,7 +288,7 @@ class _MixtureOfExperts(hk.Module):
 
 
 def _gate(model: _Mixture, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """From logits [G, T, E]: the weight [G, T, E, C] that each token gives to each place of each expert, and the imbalance."""
+    """Maps logits [G, T, E] to the weight [G, T, E, C] of each token at each place of each expert, and the imbalance."""
     gates = jax.nn.softmax(logits)
     _, chosen = jax.lax.top_k(jax.lax.stop_gradient(gates), model.choices)
     masks = [jax.nn.one_hot(chosen[..., k], model.experts, dtype="int32") for k in range(model.choices)]
@@ -299,7 +299,7 @@ def _gate(model: _Mixture, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
     taken = jnp.zeros((model.groups, 1, model.experts), "int32")
     for mask, weight in zip(masks, weights, strict=True):
         place = jnp.sum((jnp.cumsum(mask, axis=1) - mask + taken) * mask, axis=-1)
-        # A place beyond the capacity is no place: its row is zero.
+        # one_hot of a place beyond the capacity is zero: the token is dropped.
         room = jax.nn.one_hot(place, model.capacity, dtype=gates.dtype)
         combine += (weight / total)[..., None, None] * mask[..., None] * room[..., None, :]
         taken += jnp.sum(mask, axis=1, keepdims=True)
@@ -327,7 +327,7 @@ class _Layer(hk.Module):
 
 
 def _logits(model: _Mixture, tokens: jax.Array) -> tuple[jax.Array, jax.Array | float]:
-    """From tokens [B, S] to logits [B, S, V], position s sees tokens up to s; and the imbalance of all layers together."""
+    """Maps tokens [B, S] to logits [B, S, V] (position s depends on tokens up to s); also the total imbalance."""
     x = _Embedding(model, model.vocab, "embed")()[tokens] + _Embedding(model, tokens.shape[1], "positions")()
     imbalance: jax.Array | float = 0.0
     for i in range(model.layers):

@@ -1,4 +1,4 @@
-"""From a loss to a training step: the part all models of the zoo share."""
+"""Makes a training step from a loss and an optimizer; all models of the zoo share it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OPTIMIZERS: Mapping[str, Callable[[float], optax.GradientTransformation]] = {
     "momentum": lambda learning_rate: optax.sgd(learning_rate, momentum=0.9),
     "sgd": optax.sgd,
 }
-"""Optimizers by name, each from a learning rate."""
+"""Optimizers by name; each is made from a learning rate."""
 
 
 def optimizer_of(name: str, learning_rate: float, clip: float | None = None) -> optax.GradientTransformation:
-    """An optimizer by name, after clipping the gradients' global norm to `clip` where that is given.
+    """An optimizer by name. If `clip` is given, the gradients' global norm is clipped to it first.
 
     Raises ValueError for a name that is not in `OPTIMIZERS`.
     """
@@ -36,13 +36,13 @@ def optimizer_of(name: str, learning_rate: float, clip: float | None = None) -> 
 
 @contextmanager
 def level(name: str) -> Generator[None]:
-    """A level of names for what is inside: in the paths of Haiku's parameters and in JAX's scopes alike."""
+    """A context that adds a level to the paths of Haiku's parameters and to JAX's named scopes."""
     with name_scope(name), jax.named_scope(name):
         yield
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """The mean over all positions of -log p(target), in at least 32 bits: logits [..., C], targets [...] in [0, C)."""
+    """The mean of -log p(target) in nats, for logits [..., C] and targets [...] in [0, C); in at least 32 bits."""
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     one_hot = jax.nn.one_hot(targets, logits.shape[-1], dtype=logits.dtype)
     return jnp.mean(-jnp.sum(one_hot * jax.nn.log_softmax(logits), axis=-1))
@@ -59,10 +59,10 @@ def training_example(
     """A training step of a Haiku model.
 
     Args:
-        loss: from a batch to a scalar, written with Haiku modules (it is transformed here; it draws no random numbers).
+        loss: maps a batch to a scalar; written with Haiku modules (it is transformed here), without random numbers.
         optimizer: its state is the step's second argument.
         batch: shapes and dtypes of the step's third argument.
-        name: what reports call the example.
+        name: the name in reports.
         integer_bounds: exclusive upper bounds of the batch's integers, by path from the argument ("batch/tokens").
 
     Returns:
@@ -86,12 +86,12 @@ def step_example(
     name: str,
     integer_bounds: Mapping[str, int],
 ) -> Example:
-    """A training step of a model that is two functions: as `training_example`, for any library or none.
+    """A training step of a model that is two functions `loss` and `init`, of any library or none.
 
     Args:
-        loss: from (parameters, batch) to a scalar.
-        init: from a PRNG key to the parameters.
-        optimizer, batch, name, integer_bounds: as there.
+        loss: maps (parameters, batch) to a scalar.
+        init: maps a PRNG key to the parameters.
+        optimizer, batch, name, integer_bounds: as in `training_example`.
     """
 
     def train_step(params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, jax.Array]:

@@ -1,4 +1,4 @@
-"""Diffusion U-Nets (what predicts the noise in an image) with their training step."""
+"""Diffusion U-Nets, which predict the noise in an image, with their training step."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def unet(
     """A training step of a diffusion model: `train_step(params, opt_state, batch)`; the default is DDPM's for CIFAR-10.
 
     With B = `batch`, I = `image`, K = `colors`: `batch = {"images": dtype[B, I, I, K], "noise": dtype[B, I, I, K], "times":
-    int32[B]}`, times in [0, `noise_levels`). Images are mixed with noise as their time says, the U-Net predicts the noise,
+    int32[B]}`, times in [0, `noise_levels`). Images are mixed with noise according to their time, the U-Net predicts the noise,
     and the loss is the mean squared error. The step returns `(params, opt_state, loss)`.
 
-    The U-Net halves the image at each level but the last, with `channels` x `multipliers[level]` channels and `blocks`
-    residual blocks a level, and doubles it on the way up with `blocks` + 1 blocks a level, each of which reads, beside its
-    input, what the way down left at its level. A block is a group norm, a SiLU and a 3x3 convolution, twice, with an
-    embedding of the time added between them. Blocks at the sizes `attention_at`, and those in the middle, are followed by
+    On the way down, each level has `channels` x `multipliers[level]` channels and `blocks` residual blocks, and halves the
+    image (except the last level). On the way up, each level has `blocks` + 1 blocks, which also read the activations that the
+    way down left at that level, and doubles the image. A block is a group norm, a SiLU and a 3x3 convolution, twice, with an
+    embedding of the time added in between. Blocks at the sizes `attention_at`, and one in the middle, are followed by
     self-attention over positions. Scopes: `down_<level>/block_<i>`, `middle/…`, `up_<level>/block_<i>`, `…/attention_<i>`.
 
     Parameters: `time/{hidden,output}/{w,b}`; `input`, `output` and in blocks `conv_k` `{w,b}` [3, 3, in, out]; in blocks
@@ -66,24 +66,24 @@ def unet(
     Ronneberger et al. 2015 (U-Net); Vaswani et al. 2017 (embedding of times).
 
     Args:
-        channels: of the outermost level.
-        multipliers: width of each level, as a multiple of `channels`.
+        channels: channels of the outermost level.
+        multipliers: channels of each level, as a multiple of `channels`.
         blocks: residual blocks in each level on the way down.
-        image: height and width; halved once less than there are levels.
+        image: height and width; divides by 2 as often as there are levels, less one.
         batch: images per step.
-        attention_at: heights of image at which blocks are followed by attention.
-        heads: of attention; divides the channels at all sizes with attention.
-        groups: of channels in a group norm; divides `channels`.
+        attention_at: image heights at which blocks are followed by attention.
+        heads: attention heads; divides `channels`.
+        groups: groups of channels in a group norm; divides `channels`.
         colors: channels of an image.
         noise_levels: steps of the diffusion; the variance added in each goes linearly from 1e-4 to 0.02.
-        clip: the global norm gradients are clipped to; `None` does not clip.
+        clip: the global norm that gradients are clipped to; `None` does not clip.
         learning_rate: of the optimizer.
         optimizer: a name of `partir.zoo.training.OPTIMIZERS`.
         dtype: of images, parameters and activations.
-        name: what reports call it.
+        name: the name in reports.
 
     Raises:
-        ValueError: for sizes that do not divide, or an optimizer that is not known.
+        ValueError: for sizes that do not divide, or an unknown optimizer.
     """
     network = _Network(channels, tuple(multipliers), blocks, image, tuple(attention_at), heads, groups, colors)
     network.check()
@@ -108,7 +108,7 @@ def unet(
 
 @dataclass(frozen=True)
 class _Network:
-    """What the modules below need to know; the fields are `unet`'s arguments."""
+    """The sizes that the modules below use; the fields are `unet`'s arguments."""
 
     channels: int
     multipliers: tuple[int, ...]
@@ -138,7 +138,7 @@ class _Network:
 
 
 class _Block(hk.Module):
-    """A residual block, [B, H, W, C] and times [B, T] to [B, H, W, channels]."""
+    """A residual block: maps [B, H, W, C] and embedded times [B, T] to [B, H, W, channels]."""
 
     def __init__(self, network: _Network, channels: int, name: str) -> None:
         super().__init__(name=name)
@@ -157,7 +157,7 @@ class _Block(hk.Module):
 
 
 class _Attention(hk.Module):
-    """Self-attention over positions with a residual, [B, H, W, C] to the same."""
+    """Self-attention over positions with a residual, [B, H, W, C] to [B, H, W, C]."""
 
     def __init__(self, network: _Network, name: str) -> None:
         super().__init__(name=name)
@@ -177,7 +177,7 @@ class _Attention(hk.Module):
 
 
 class _Time(hk.Module):
-    """Embeds times [B]: sines and cosines of `channels` frequencies in all, then two layers of SiLUs, to [B, 4 channels]."""
+    """Embeds times [B] as [B, 4 channels]: `channels` sines and cosines, then two linear layers with SiLUs."""
 
     def __init__(self, channels: int, name: str) -> None:
         super().__init__(name=name)
@@ -193,12 +193,12 @@ class _Time(hk.Module):
 
 
 def _doubled(x: jax.Array) -> jax.Array:
-    """Each position four times: [B, H, W, C] to [B, 2 H, 2 W, C]."""
+    """Repeat each position in both directions: [B, H, W, C] to [B, 2 H, 2 W, C]."""
     return jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
 
 
 def _noise(network: _Network, x: jax.Array, times: jax.Array) -> jax.Array:
-    """The noise in noisy images, [B, I, I, K]."""
+    """The predicted noise [B, I, I, K] in noisy images of that shape."""
     time = _Time(network.channels, "time")(times, x.dtype)
     x = hk.Conv2D(network.channels, 3, name="input")(x)
     left = [x]

@@ -1,4 +1,4 @@
-"""Vision transformers: an encoder over patches of an image that classifies it, with its training step."""
+"""Vision transformers: an encoder over the patches of an image, for classification, with its training step."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def vit(
     """A training step of a vision transformer: `train_step(params, opt_state, batch)`.
 
     With B = `batch`, I = `image`, C = `channels`: `batch = {"images": dtype[B, I, I, C], "labels": int32[B]}`, labels in
-    [0, `classes`). The step returns `(params, opt_state, loss)`, the loss a mean over B in nats. An image is cut into
+    [0, `classes`). The step returns `(params, opt_state, loss)`, the loss a mean over B in nats. An image is split into
     N = (I / `patch`)^2 patches, each embedded by one matrix; blocks are pre-norm and residual, attention is not masked. Blocks
-    stand in the named scopes `attention-block` and `mlp-block`, within `layer_<i>`.
+    are in the named scopes `attention-block` and `mlp-block`, within `layer_<i>`.
 
-    Parameters, with D = `d_model`, F = `d_ff`, P = `patch`^2 C; T = N, and one more with a class token:
+    Parameters, with D = `d_model`, F = `d_ff`, P = `patch`^2 C, and T = N (N + 1 with a class token):
 
     - `patches/{w,b}` [P, D]; `token/embeddings` [1, D] with a class token; `positions/embeddings` [T, D];
     - in each layer i: `layer_i/attention_norm` and `layer_i/mlp_norm` {scale, offset}, `layer_i/attention/{query,key,value,
@@ -69,16 +69,16 @@ def vit(
         image: side of an image in pixels.
         classes: number of labels.
         batch: images per step.
-        channels: of an image.
-        pooling: what is classified: a "token" put before the patches, or their "mean".
-        clip: the global norm gradients are clipped to; `None` does not clip.
+        channels: channels of an image.
+        pooling: what is classified: a class "token" before the patches, or the "mean" of the patches.
+        clip: the global norm that gradients are clipped to; `None` does not clip.
         learning_rate: of the optimizer.
         optimizer: a name of `partir.zoo.training.OPTIMIZERS`.
         dtype: of images, parameters and activations; the loss is computed in at least 32 bits.
-        name: what reports call it.
+        name: the name in reports.
 
     Raises:
-        ValueError: for heads or patches that do not divide, a pooling that is not one, or an optimizer that is not known.
+        ValueError: for heads or patches that do not divide, or an unknown pooling or optimizer.
     """
     encoder = _Encoder(layers, d_model, heads, d_ff, patch, image, classes, pooling)
     encoder.check()
@@ -138,7 +138,7 @@ class _Encoder:
         return hk.Linear(self.classes, name="head")(pooled)
 
     def patches(self, images: jax.Array) -> jax.Array:
-        """[B, I, I, C] to [B, N, P]: rows of patches, then patches of a row; within one, its pixels row by row."""
+        """Maps [B, I, I, C] to [B, N, P]: patches in row-major order, and the pixels of each in row-major order."""
         batch, side, _, channels = images.shape
         rows = side // self.patch
         tiles = images.reshape(batch, rows, self.patch, rows, self.patch, channels)
@@ -152,7 +152,7 @@ class _Encoder:
             return x + self.mlp(_norm(x, "mlp_norm"))
 
     def attention(self, x: jax.Array) -> jax.Array:
-        """Attention of every position to all, [B, T, D] to [B, T, D]."""
+        """Attention of every position to all positions, [B, T, D] to [B, T, D]."""
         split = (*x.shape[:2], self.heads, self.d_model // self.heads)
         with hk.name_scope("attention"):
             query, key, value = (hk.Linear(self.d_model, name=name)(x).reshape(split) for name in ("query", "key", "value"))

@@ -1,4 +1,4 @@
-"""Wide residual networks that classify images, with their training step."""
+"""Wide residual networks for image classification, with their training step."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ STAGES: Mapping[int, tuple[int, ...]] = {
     101: (3, 4, 23, 3),
     152: (3, 8, 36, 3),
 }
-"""Blocks in each stage of a network of bottlenecks, by depth (He et al. 2015, table 1; 26 is the least of its form)."""
+"""Blocks in each stage of a network of bottlenecks, by depth (He et al. 2015, table 1; 26 is the smallest of this form)."""
 
 MOMENTUM = 0.9
-"""What a moving average keeps of itself in one step."""
+"""The weight of the old value in a moving average."""
 
 
 def wide_resnet(
@@ -78,10 +78,10 @@ def wide_resnet(
     to 4 C (a norm after each); `depth` is one of `STAGES`. Both halve the image at the first block of all stages but the
     first, and end in a mean over positions and a linear layer. Blocks stand in scopes `stage_<i>/block_<j>`.
 
-    `norm="batch"`, as published, normalises over the batch as a whole, on however many devices it lies: under data
-    parallelism a norm owes three all_reduces of [C] more than its parameters' gradients, for the mean, the mean square and
-    the gradient of the mean. `opt_state` is then `(optimizer's state, averages)`, with the moving mean and mean square of
-    each norm: what the network in use would read. `norm="group"` normalises each image by itself, over `groups` groups of
+    `norm="batch"`, as published, normalises over the full batch, over however many devices that is sharded: under data
+    parallelism a norm needs three all_reduces of [C] besides those of its parameters' gradients, for the mean, the mean square
+    and the gradient of the mean. `opt_state` is then `(optimizer's state, averages)`, with the moving mean and mean square of
+    each norm, which inference would use. `norm="group"` normalises each image by itself, over `groups` groups of
     channels, and `opt_state` is the optimizer's state alone.
 
     Parameters: `conv/w`, in blocks `norm_k/{scale,offset}`, `conv_k/w` [height, width, in, out] and, where the shape
@@ -97,23 +97,23 @@ def wide_resnet(
     Zheng et al. 2022, "Alpa" (the widened bottlenecks); Ioffe and Szegedy 2015 (batch norm); Wu and He 2018 (group norm).
 
     Args:
-        depth: number of convolutions, as published networks are named.
-        width: how much wider than the plain network.
-        channels: of the first convolution.
-        classes: what to tell apart.
+        depth: number of convolutions, as in the names of published networks.
+        width: multiple of the plain network's channels.
+        channels: channels of the first convolution.
+        classes: number of labels.
         image: height and width of images.
         batch: images per step.
         block: "basic" or "bottleneck".
         norm: "batch" or "group".
-        groups: of channels in a group norm; divides the channels.
-        clip: the global norm gradients are clipped to; `None` does not clip.
+        groups: groups of channels in a group norm; divides the channels.
+        clip: the global norm that gradients are clipped to; `None` does not clip.
         learning_rate: of the optimizer.
         optimizer: a name of `partir.zoo.training.OPTIMIZERS`.
         dtype: of images, parameters and activations; the loss is computed in at least 32 bits.
-        name: what reports call it.
+        name: the name in reports.
 
     Raises:
-        ValueError: for a depth no network of this form has, groups that do not divide, or an optimizer that is not known.
+        ValueError: for a depth that no network of this form has, groups that do not divide, or an unknown optimizer.
     """
     network = _Network(depth, width, channels, classes, block, norm, groups)
     network.check()
@@ -143,7 +143,7 @@ def _example(
     classes: int,
     averages: bool,
 ) -> Example:
-    """As `training_example`, for a model with moving averages: they travel in `opt_state`, beside the optimizer's state."""
+    """As `training_example`, for a model with moving averages, which are in `opt_state` beside the optimizer's state."""
     model = hk.without_apply_rng(hk.transform_with_state(loss))
 
     def train_step(params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, jax.Array]:
@@ -166,7 +166,7 @@ def _example(
 
 @dataclass(frozen=True)
 class _Network:
-    """What the modules below need to know; the fields are `wide_resnet`'s arguments."""
+    """The sizes that the modules below use; the fields are `wide_resnet`'s arguments."""
 
     depth: int
     width: int
@@ -198,14 +198,14 @@ class _Network:
         return ((self.depth - 4) // 6,) * 3 if self.block == "basic" else STAGES[self.depth]
 
     def norm_of(self, x: jax.Array, name: str) -> jax.Array:
-        """Normalise [B, H, W, C]: each channel over all images, or each image over groups of channels."""
+        """Normalise [B, H, W, C]: each channel over all images, or each image over groups of its channels."""
         if self.norm == "batch":
             return _BatchNorm(name=name)(x)
         return hk.GroupNorm(self.groups, create_scale=True, create_offset=True, name=name)(x)
 
 
 class _BatchNorm(hk.Module):
-    """Normalise each channel of [B, H, W, C] by its mean and variance over all else, and keep moving averages of them."""
+    """Normalise each channel of [B, H, W, C] by its mean and variance over all other dims, and keep moving averages of both."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         channels = x.shape[-1:]
@@ -219,7 +219,7 @@ class _BatchNorm(hk.Module):
 
 
 def _convolution(x: jax.Array, channels: int, window: int, stride: int, name: str) -> jax.Array:
-    """A square window over positions, without bias: [B, H, W, C] to [B, H / stride, W / stride, channels]."""
+    """A convolution with a square window and no bias: [B, H, W, C] to [B, H / stride, W / stride, channels]."""
     init = hk.initializers.VarianceScaling(2.0, "fan_out", "truncated_normal")
     return hk.Conv2D(channels, window, stride, with_bias=False, w_init=init, name=name)(x)
 
@@ -259,7 +259,7 @@ class _Bottleneck(hk.Module):
 
 
 def _logits(network: _Network, images: jax.Array) -> jax.Array:
-    """From images [B, I, I, 3] to logits [B, classes]."""
+    """Maps images [B, I, I, 3] to logits [B, classes]."""
     basic = network.block == "basic"
     if basic:
         x = _convolution(images, network.channels, 3, 1, "conv")

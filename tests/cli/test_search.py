@@ -42,7 +42,7 @@ def test_search_prints_the_strategy_and_why(capsys):
     out = capsys.readouterr().out
     assert "found on tpu_v3:" in out
     assert "step without it" in out
-    assert "could have been added, the nearest first" in out
+    assert "rejected decisions, the best first" in out
     assert "best so far" in out
 
 

@@ -4,15 +4,13 @@ Of the many asks on the large meshes some are planned, and of those some are run
 most of those on the largest mesh.
 """
 
-import os
-
 import jax
 import obedience
 import pytest
+from thinned import ALL
 
 pytestmark = pytest.mark.jax
 
-ALL = bool(os.environ.get("PARTIR_TEST_ALL"))
 EVERY = {"8": 1, "4x2": 1, "2x2x2": 11} if ALL else {"8": 1, "4x2": 11, "2x2x2": 97}
 """Of how many asks that are planned one is run, by mesh."""
 MOST = 361

@@ -1,4 +1,5 @@
-"""Whatever is written and whatever is decided, the numbers stay: 200 random programs under random actions equal one device.
+"""Whatever is written and whatever is decided, the numbers stay: 100 random programs under random actions (`make test-all`:
+200) equal one device.
 
 `benchmarks/random_programs.py` runs as many as one likes, and makes small what fails. What it found stands below, each with
 its whole kind.
@@ -18,6 +19,7 @@ from random_actions import draw_actions, partitioned
 from random_cases import RandomCase, asking_case, check, minimised, random_case
 from random_ops_indexed import OPS
 from random_programs import RandomProgram, random_program
+from thinned import ALL
 
 import partir
 from partir.mesh import Mesh
@@ -28,8 +30,8 @@ from partir.sharding.assignment import Assignment
 
 pytestmark = pytest.mark.jax
 
-CHUNKS, CASES = 20, 10
-"""200 cases; a test for each chunk, so that workers can share them. In every other one layouts are asked for."""
+CHUNKS, CASES = 20, 10 if ALL else 5
+"""A test for each chunk, so that workers can share them. In every other one layouts are asked for."""
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

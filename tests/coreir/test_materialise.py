@@ -99,7 +99,7 @@ def test_the_schedules_of_the_zoo_read_back(model, schedule):
 
     assert_reads_as(read, part.assignment)
     assert plan.make(read).collectives == part.collectives
-    assert read_core(part.core_after(0)).actions == part.stages[0].assignment.actions
+    assert read_core(part.core_after(0)).actions == part.applied[0].assignment.actions
 
 
 def test_fixed_shardings_read_back():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import partir
-from partir import zoo
 from partir.cost.calibrate import BOUNDS, MEASURED_BOUNDS, Sample, fit
 from partir.targets import Efficiency, get, load, names, save
 
@@ -87,7 +86,7 @@ def test_nothing_cannot_be_fitted(seconds, work, says):
 @pytest.mark.jax
 @pytest.mark.parametrize("name", ["tpu_v5e", "h100", "cpu"])
 def test_a_sample_predicts_what_the_estimate_says(name):
-    example = zoo.gpt(layers=2, d_model=64, heads=4, vocab=128, seq=16, batch=4)
+    example = partir.zoo.gpt(layers=2, d_model=64, heads=4, vocab=128, seq=16, batch=4)
     traced = partir.jit(example.fun, mesh=partir.Mesh(one=1)).trace(*example.args)
     one, other = (
         replace(get(name), efficiency=e) for e in (KNOWN[0], Efficiency(0.3, 0.5, 0.2, overhead_seconds=1e-6, fitted_on="this"))

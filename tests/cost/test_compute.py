@@ -13,6 +13,7 @@ from partir import zoo
 from partir.comm.algorithms import best
 from partir.cost import registry as targets
 from partir.cost.compute import kernel_bytes, off_chip
+from partir.cost.target import Efficiency
 from partir.cost.wiring import Wiring
 
 pytestmark = pytest.mark.jax
@@ -27,7 +28,7 @@ def shape(*dims, dtype="float32"):
 
 def plain(target):
     """The target at the peaks of its datasheet."""
-    return replace(targets.get(target), efficiency=targets.Efficiency())
+    return replace(targets.get(target), efficiency=Efficiency())
 
 
 def estimated(fun, *args, target, mesh=ONE, schedule=(), donate=()):

@@ -10,6 +10,7 @@ from equal import assert_same, mesh_of
 from jax.experimental import pallas
 from op_programs_indexed import OPS
 from op_programs_types import TYPES
+from thinned import ALL
 
 import partir
 from partir.frontend.trace import trace
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.jax
 
 INTERMEDIATE = 4
 """How many of the classes that touch no argument are tried (a random-number generator has dozens)."""
-PAIRS = 3
+PAIRS = 3 if ALL else 1
 """How many pairs of classes, on the two axes of the mesh, are tried for each op besides the classes alone."""
 
 NOTHING: dict[str, int] = {}

@@ -44,9 +44,9 @@ def test_state_that_comes_back_lying_otherwise_is_named_once():
 
     assert found == [
         "Some donated buffers were not usable: step has no results to put into them",
-        "  where   state/w, float32[16, 8], lies as P('x', 'y'): result/w lies as P()",
-        "  why     a result takes a donated buffer where a device holds as many bytes of the one as of the other",
-        "  try     results that lie as the arguments do, or leave these out of donate_argnums",
+        "  where   state/w, float32[16, 8], is sharded as P('x', 'y'): result/w is sharded as P()",
+        "  why     a result reuses a donated buffer if both have the same number of bytes on a device",
+        "  try     give results the shardings of the arguments, or leave these out of donate_argnums",
     ]
 
 
@@ -63,13 +63,13 @@ def test_a_gradient_step_whose_parameter_comes_back_whole():
         out_shardings=P("x"),
     )
 
-    assert "w, bfloat16[16, 8, 4], lies as P('x', 'y', 'z'): result lies as P('x')" in found[1]
+    assert "w, bfloat16[16, 8, 4], is sharded as P('x', 'y', 'z'): result is sharded as P('x')" in found[1]
 
 
 def test_an_argument_of_which_no_result_has_the_shape():
     (found,) = warnings_of(lambda x: x.sum(), shape(16, 8), mesh=MESH, schedule=[DataParallel("x", inputs="x")])
 
-    assert "x, float32[16, 8], lies as P('x'): no result has that shape and dtype" in found[1]
+    assert "x, float32[16, 8], is sharded as P('x'): no result has that shape and dtype" in found[1]
 
 
 def test_many_are_counted():
@@ -137,7 +137,7 @@ def test_one_array_as_two_arguments_of_which_one_is_donated(donate, is_placed):
     said = {(0,): "the first is", (1,): "the second is", (0, 1): "both are"}[donate]
     assert str(raised.value).splitlines() == [
         f"add was given one array as a and as b, and {said} donated",
-        "  why     the buffer of a donated argument is written over by a result",
+        "  why     a result overwrites the buffer of a donated argument",
         f"  try     a copy for one of them (x.copy()), or do not donate {'b' if donate == (1,) else 'a'}",
     ]
     assert not x.is_deleted()

@@ -2,6 +2,7 @@
 
 import functools
 from collections import Counter
+from dataclasses import replace
 
 import jax
 import pytest
@@ -102,7 +103,7 @@ def test_arguments_that_are_pinned_are_pinned_in_the_parts(model, layers):
     named = [a for a in matrices if model == "mlp" or "up" in a.path[1]]
     crossed = [named[n].path for n in layers]
     asked = {module: {"w": jax.P("model", "data")} for _, module, _ in crossed}
-    traced_so = partir.Traced(tr.program, tr.mesh, [], ({"params": asked}, None))
+    traced_so = partir.Traced(tr.program, replace(tr.setup, in_shardings={"params": asked}))
     part = traced_so.partition([partir.DataParallel("data"), partir.Megatron("model")])
     start = traced_so.partition([])
     parts = folded.fold(start.assignment)

@@ -125,7 +125,7 @@ def test_a_loop_that_runs_as_data_says_is_named() -> None:
     found = partir.judge(compiled(body, (8, 8), specs=(P(),), out=P()), "tpu_v3")
 
     assert found.collectives == {"all_reduce": 1}
-    assert "1 loops run as often as data says" in found.notes[0]
+    assert "1 loops have a trip count that depends on data" in found.notes[0]
 
 
 def test_memory_is_the_compilers() -> None:
@@ -217,7 +217,7 @@ def test_a_hand_written_jit_with_shardings() -> None:
 def test_the_judge_takes_datasheets_alone() -> None:
     program = compiled(lambda x: jax.lax.psum(jnp.sin(x), "data"), (64, 32), specs=(P("data"),), out=P())
     plain = targets.get("h100")
-    slow = replace(plain, efficiency=targets.Efficiency(0.1, 0.1, 0.1, 0.1, overhead_seconds=1.0, fitted_on="this test"))
+    slow = replace(plain, efficiency=partir.targets.Efficiency(0.1, 0.1, 0.1, 0.1, overhead_seconds=1.0, fitted_on="this test"))
 
     assert partir.judge(program, slow).record() == partir.judge(program, plain).record()
 
@@ -285,7 +285,7 @@ ENTRY %main (x: bf16[512,1024], y: bf16[1024,256]) -> bf16[512,256] {
     product = 2 * 512 * 1024 * 256 / machine.flops_per_second["bf16"]
     moved = 2 * (512 * 1024 + 1024 * 256 + 512 * 256) / machine.hbm_bytes_per_second
     assert math.isclose(most.compute_seconds, 1e-6 + max(product, moved))
-    assert most.notes == ("1 instructions that the compiler gives no cycles are priced by the roofline",)
+    assert most.notes == ("1 instructions without cycles from the compiler are priced by the roofline",)
 
 
 def test_an_async_wrapper_is_one() -> None:
@@ -447,7 +447,9 @@ def test_a_program_whose_compiler_tells_no_memory() -> None:
         def memory_analysis(self) -> None:
             return None
 
-    with pytest.raises(partir.CompilerError, match="cannot judge this program\n  why     its compiler tells no memory"):
+    with pytest.raises(
+        partir.CompilerError, match="cannot judge this program\n  why     its compiler does not report its memory"
+    ):
         partir.judge(Silent(), "cpu")
 
 

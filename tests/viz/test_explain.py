@@ -1,4 +1,4 @@
-"""Why a value lies as it does, what differs between two partitionings, and functions that follow one."""
+"""How a value got its sharding, what differs between two partitionings, and functions that follow one."""
 
 import functools
 import re
@@ -35,7 +35,7 @@ def rows_of(table, what):
 def test_a_parameter_says_who_cut_each_dim_and_what_each_collective_is_for():
     found = part(3).explain("params/layer_0/mlp/up/w")
 
-    assert rows_of(found, "lies as") == ["P('data', 'model'), 2.05 kB of 16.4 kB on each device"]
+    assert rows_of(found, "sharded as") == ["P('data', 'model'), 2.05 kB of 16.4 kB on each device"]
     assert "dim 0 (32), by ZeRO('data', stage=3)" in rows_of(found, 'on "data"')[0]
     assert "dim 1 (128), by Megatron('model')" in rows_of(found, 'on "model"')[0]
     gathers = rows_of(found, "all_gather")
@@ -50,7 +50,7 @@ def test_an_argument_that_is_whole_says_why():
     untouched = part(None).explain("params/embed")
 
     assert rows_of(pinned, 'on "data"') == ["replicated: kept so by ZeRO('data', stage=2)"]
-    assert rows_of(untouched, 'on "model"') == ["replicated: nobody decided otherwise"]
+    assert rows_of(untouched, 'on "model"') == ["replicated: no decision shards it"]
 
 
 def test_a_size_that_does_not_divide_is_the_reason():
@@ -71,7 +71,7 @@ def test_inner_values_and_tags_can_be_asked_for():
     shapes = jax.ShapeDtypeStruct((8, 16), "float32"), jax.ShapeDtypeStruct((16, 32), "float32")
     made = partir.jit(f, mesh=partir.Mesh(data=4)).trace(*shapes).partition([DataParallel("data")])
 
-    assert rows_of(made.explain("hidden"), "lies as")[0].startswith("P('data')")
+    assert rows_of(made.explain("hidden"), "sharded as")[0].startswith("P('data')")
     with pytest.raises(PathError, match="no argument matches"):
         made.explain("nowhere")
 

@@ -95,7 +95,7 @@ def test_with_a_target_the_report_names_the_largest_costs_and_prices_conflicts()
     at = said.index("the largest costs of a step:")
     assert "computing dot_general in layer_*/" in said[at:]
     assert "all_reduce over model in layer_*/" in said[at:]
-    assert "cut by Megatron('model')" in said[at:]
+    assert "sharded by Megatron('model')" in said[at:]
     assert "conflicts, the other way:" in said[at:]
     assert "a step would take" in said[at:]
     assert "the largest costs" not in str(tr.partition(schedule).report())
