@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from partir.frontend.marks import constrain, scope, tag
     from partir.mesh import Mesh
     from partir.session import Session
-    from partir.sharding.actions import Cut, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
+    from partir.sharding.actions import Action, Cut, GatherOnce, Pin, Prefer, ReduceIn, Replicate, Tile
+    from partir.sharding.assignment import Assignment
     from partir.sharding.strategy import Strategy, load_strategy
     from partir.stages import Partitioned, Traced, diff
     from partir.tactics import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         MultiQuery,
         Search,
         SequenceParallel,
+        Tactic,
         ZeRO,
     )
     from partir.verify.judge import Judgement, judge
@@ -49,6 +51,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "FIRST_DIVISIBLE_DIM",
+    "Action",
+    "Assignment",
     "CompilerError",
     "Cut",
     "DataParallel",
@@ -81,6 +85,7 @@ __all__ = [
     "Session",
     "Strategy",
     "StrategyError",
+    "Tactic",
     "TargetError",
     "Tile",
     "TilingError",
@@ -121,7 +126,8 @@ _MODULES = {
     "partir.mesh": ("Mesh",),
     "partir.verify.judge": ("Judgement", "judge"),
     "partir.session": ("Session",),
-    "partir.sharding.actions": ("Cut", "GatherOnce", "Pin", "Prefer", "ReduceIn", "Replicate", "Tile"),
+    "partir.sharding.actions": ("Action", "Cut", "GatherOnce", "Pin", "Prefer", "ReduceIn", "Replicate", "Tile"),
+    "partir.sharding.assignment": ("Assignment",),
     "partir.sharding.strategy": ("Strategy", "load_strategy"),
     "partir.stages": ("Partitioned", "Traced", "diff"),
     "partir.tactics": (
@@ -135,6 +141,7 @@ _MODULES = {
         "MultiQuery",
         "Search",
         "SequenceParallel",
+        "Tactic",
         "ZeRO",
     ),
     "partir.viz.verification": ("Verification",),

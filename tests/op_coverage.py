@@ -28,7 +28,7 @@ from partir.frontend.trace import trace
 from partir.mesh import Mesh
 from partir.program import Program
 from partir.sharding.rule import rule_of
-from partir.sharding.tables import CONTROL, RETURNS
+from partir.sharding.table_builder import CONTROL, RETURNS
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 

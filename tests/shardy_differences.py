@@ -25,7 +25,7 @@ from partir.lowering.shardy import to_shardy
 from partir.program import origin_of
 from partir.sharding import unreduced
 from partir.sharding.actions import Tile
-from partir.sharding.assignment import NEVER
+from partir.sharding.claims import NEVER
 from partir.sharding.layout import Axes
 from partir.sharding.propagation import Propagation
 from partir.sharding.rule import shape_of
@@ -309,7 +309,7 @@ class _Comparing:
 
     def standing(self, position: int, factor: int, axis: str) -> str:
         """What we know of a factor on an axis: `claimed`; `ended`, if it would be claimed but for a `Cut`; `closed`."""
-        node = self.atoms.factor_start[position] + factor
+        node = self.atoms.node_of_factor(self.atoms.factor_id(position, factor))
         class_ = int(self.assignment.classes.of_node[node])
         if class_ < 0:
             return "closed"

@@ -37,7 +37,7 @@ def _check_loops(erased: Erased, plan: Plan) -> None:
     patterns = _Patterns(plan)
     text_of = {new: old for old, new in erased.values.items()}
     left = dict(erased.loops)
-    for position, row in enumerate(plan.assignment.structure.tables.rows):
+    for position, row in plan.assignment.structure.tables.each_row():
         nest, loop = patterns.nests.of(position, row), left.pop(row.op, None)
         if loop is None:
             if nest is not None:

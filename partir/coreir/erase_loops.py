@@ -18,7 +18,7 @@ from partir.errors import IRError, error_text
 from partir.frontend.rules import standard_rule
 from partir.lowering.writer import uncollected
 from partir.program import Program, origin_of
-from partir.sharding.tables import CONTROL
+from partir.sharding.table_builder import CONTROL
 
 AT_OWNER = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})
 """Ops at a run-time index. If the dim that they index is tiled, their loop body has further ops that localise the index."""

@@ -22,7 +22,7 @@ from partir.lowering.localise import Coordinates, localise, mask
 from partir.lowering.writer import Writer, uncollected
 from partir.sharding.layout import Axes
 from partir.sharding.plan import Plan, RowPlan
-from partir.sharding.tables import CONTROL
+from partir.sharding.table_builder import CONTROL
 
 PROPERTIES = "partir.properties"
 """On the outermost loop: those properties of the global op (sizes) that are different on the local op in the innermost body."""
@@ -51,7 +51,7 @@ class _Materialiser:
         program = self.tables.program
         self.copier = Copier(program.signature, program.body.args)
         self.nests = Nests(plan)
-        self.rows = {row.op: p for p, row in enumerate(self.tables.rows) if row.kind in ("claim", "pass_through")}
+        self.rows = {row.op: p for p, row in self.tables.each_row() if row.kind in ("claim", "pass_through")}
         self.loops = LoopWriter(plan)
 
     def run(self) -> Block:

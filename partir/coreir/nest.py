@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from partir.dialect.core import AnyAttr, PartAttr, ReduceAttr, TileAttr
 from partir.sharding.atoms import OpShape
+from partir.sharding.indices import FactorId, RowIndex
 from partir.sharding.plan import Plan
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import OpRow
@@ -75,7 +76,7 @@ class Nests:
         self.claimed = self._claimed()
         self._memo: dict[object, Nest] = {}
 
-    def of(self, position: int, row: OpRow) -> Nest | None:
+    def of(self, position: RowIndex, row: OpRow) -> Nest | None:
         """The loops around a row; None if there are none."""
         if row.op.name in IDENTITIES or row.kind in ("carry", "predicate"):
             return None
@@ -100,19 +101,17 @@ class Nests:
         found: dict[int, tuple[AxisFactor, ...]] = {}
         for axis in self.assignment.mesh.names:
             winners = self.assignment.winners[axis]
-            for row in (winners >= 0).nonzero()[0].tolist():
-                # `winners` numbers the factors of all rows in one sequence; here they are numbered within the row.
-                factor = int(winners[row]) + self.atoms.atom_count - self.atoms.factor_start[row]
+            for row in map(RowIndex, (winners >= 0).nonzero()[0].tolist()):
+                factor = self.atoms.local_factor(row, FactorId(int(winners[row])))
                 found[row] = (*found.get(row, ()), (axis, factor))
         return found
 
-    def _in_order(self, position: int, cuts: tuple[AxisFactor, ...]) -> tuple[AxisFactor, ...]:
+    def _in_order(self, position: RowIndex, cuts: tuple[AxisFactor, ...]) -> tuple[AxisFactor, ...]:
         """The (axis, sub-factor) pairs of a row in the order of their claims."""
         if len(cuts) < 2:
             return cuts
-        first = self.atoms.factor_start[position] - self.atoms.atom_count
-        class_of, order = self.assignment.classes.of_factor, self.assignment.reach.order
-        return tuple(sorted(cuts, key=lambda cut: int(order[cut[0]][class_of[first + cut[1]]])))
+        classes, order = self.assignment.classes.of_row(position), self.assignment.reach.order
+        return tuple(sorted(cuts, key=lambda cut: int(order[cut[0]][classes[cut[1]]])))
 
 
 def nest_of(

@@ -27,8 +27,10 @@ from partir.cost.wiring import Wiring
 from partir.mesh import Mesh
 from partir.program import origin_of
 from partir.sharding.actions import Action, Addresses
-from partir.sharding.assignment import NEVER, Assignment
+from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import Atoms
+from partir.sharding.claims import NEVER
+from partir.sharding.indices import ValueIndex
 from partir.sharding.plan import Plan, Reduction
 from partir.sharding.propagation import FactorAxes
 from partir.sharding.structure import Structure
@@ -248,7 +250,7 @@ class Model:
     @cached_property
     def row_times(self) -> Floats:
         """How often each row runs in one step."""
-        by_region = [self.tables.times(region) for region in range(len(self.tables.parent))]
+        by_region = [self.tables.times(region) for region in self.tables.regions]
         return np.array([by_region[row.region] for row in self.tables.rows], dtype=np.float64)
 
     @cached_property
@@ -373,9 +375,9 @@ class Model:
             given[key] -= taken
             size = sizes.of_type(returned[own.planned].type, layout)
             results += 0.0 if own.memory else (own.count - taken) * size
-            brought = plan.uses.get((-1 - own.planned, 0))
+            brought = plan.reshard_for(-1 - own.planned, 0)
             if self.kernels.fusing.copies_state and brought is not None:
-                copied += [size] * (taken * any(step.kind == "all_gather" for step in plan.reshards[brought].steps))
+                copied += [size] * (taken * any(step.kind == "all_gather" for step in brought.steps))
         return arguments, results, copied, np.array(resident, dtype=np.int64)
 
 
@@ -460,7 +462,7 @@ def _made_by(assignment: Assignment, row: int, axis: str, *, summed: bool) -> Ac
     return None
 
 
-def _cut_by(assignment: Assignment, value: int, axis: str) -> Action | None:
+def _cut_by(assignment: Assignment, value: ValueIndex, axis: str) -> Action | None:
     """The action that cut a value over an axis: its argument's, or that of the row which made it."""
     tables, atoms, classes = assignment.structure.tables, assignment.structure.atoms, assignment.classes
     if value >= tables.argument_count:

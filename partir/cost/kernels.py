@@ -100,7 +100,7 @@ class Kernels:
     @cached_property
     def times(self) -> Floats:
         """How often each kernel runs in one step."""
-        by_region = np.array([self.tables.times(g) for g in range(len(self.tables.parent))], dtype=np.float64)
+        by_region = np.array([self.tables.times(g) for g in self.tables.regions], dtype=np.float64)
         return by_region[self.region]
 
     @cached_property

@@ -14,6 +14,7 @@ from partir.cost.timeline import Transfers
 from partir.cost.unfolding import Places, Unfolding
 from partir.cost.wiring import Wiring
 from partir.dialect.kinds import MATRIX
+from partir.sharding.indices import RegionId
 from partir.sharding.layout import Axes, Layout
 from partir.sharding.plan import Key, Plan, Reduction, Reshard
 from partir.sharding.reshard import Step
@@ -287,7 +288,7 @@ class _Mover:
         value: int,
         layout: Layout,
         steps: tuple[Step, ...],
-        region: int,
+        region: RegionId,
         places: Places,
         scale: float = 1.0,
     ) -> None:

@@ -11,7 +11,8 @@ from partir.lowering.localise import attributes_of
 from partir.lowering.writer import Writer
 from partir.sharding.layout import DimLayout, Layout, axes_of, is_replicated, local_shape, replicated
 from partir.sharding.rule import shape_of
-from partir.sharding.tables import Tables, is_splat, view_dims
+from partir.sharding.table_builder import is_splat, view_dims
+from partir.sharding.tables import Tables
 
 Slice = Callable[[SSAValue, Layout, Layout], SSAValue]
 """Takes a device's shard of a tensor: from (tensor, layout before, layout after) to the local tensor."""

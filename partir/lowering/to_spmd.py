@@ -224,18 +224,18 @@ class _Lowering:
         if view is None:
             return self.remaker.constant_like(value, layout)
         source = self.behind_barrier.get((position, view.source))
-        key = self.plan.uses.get((position, slot))
-        if key is not None:
-            source = self.reshard(self.plan.reshards[key], position, None)
+        reshard = self.plan.reshard_for(position, slot)
+        if reshard is not None:
+            source = self.reshard(reshard, position, None)
         elif source is None:
             source = self.current[view.source]
         return self.remaker.view(value, layout, source, self.tables.values[view.source])
 
     def reshard_operand(self, position: int, slot: int, row: OpRow) -> None:
         """Write the reshard of one operand. All operands are resharded before one is read: a barrier may replace any."""
-        key = self.plan.uses.get((position, slot))
-        if key is not None:
-            self.reshard(self.plan.reshards[key], position, row)
+        reshard = self.plan.reshard_for(position, slot)
+        if reshard is not None:
+            self.reshard(reshard, position, row)
 
     def reshard(self, reshard: Reshard, position: int, row: OpRow | None) -> SSAValue:
         """The result of a reshard, written where it is first asked for (before row `position`)."""

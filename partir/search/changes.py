@@ -27,11 +27,17 @@ class Changes:
     environment: Environment
     priors: Priors
     seen: Collection[object]
+    """The meanings that were priced (`Environment.meaning`)."""
     added_before: Counter[Decision] = field(default_factory=Counter[Decision])
+    """How often each decision was tried as one more."""
     doubled_before: Counter[Decision] = field(default_factory=Counter[Decision])
+    """How often each was tried as the first of two."""
     state: State | None = None
+    """The state that is changed."""
     streams: Sequence[Iterator[State]] = ()
+    """By kind of change, what is left to try on it."""
     kind: int = 0
+    """The kind of change that found something new last."""
 
     def next(self, state: State) -> State | None:
         """The next change of a state, of the kind that was changed by last before the others; None when all were tried."""

@@ -8,6 +8,7 @@ what it means, so states that mean the same are one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,10 +21,11 @@ from partir.errors import SearchError, error_text
 from partir.sharding import folded
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action, GatherOnce, Prefer, Replicate, Tile
-from partir.sharding.assignment import NEVER, Assignment, Conflict, in_scope
+from partir.sharding.assignment import Assignment
+from partir.sharding.claims import Conflict
 from partir.sharding.folded import Folded
-from partir.sharding.groups import without_numbers
-from partir.sharding.roles import roles_of
+from partir.sharding.indices import ClassId
+from partir.sharding.scopes import in_scope, without_numbers
 
 Kind = Literal["tile", "state", "prefer", "gather"]
 
@@ -33,14 +35,17 @@ STEEP = 20.0
 
 @dataclass(frozen=True)
 class Decision:
-    """One move of a search: its actions, and what it is in words. `local_size` is the size of the dim it splits, on one device
-    before the move; a move that concerns no axis has axis ""."""
+    """One move of a search: a few actions that belong together."""
 
     kind: Kind
+    """What it does: "tile" a group, tile it for the optimizer's "state" alone, "prefer" a class somewhere, "gather" once."""
     axis: str
+    """The mesh axis; "" for a move that concerns none."""
     name: str
+    """The group, or what else is moved, in words; decisions of one group have one name."""
     actions: tuple[Action, ...]
     local_size: int = 0
+    """The size of the dim it splits, on one device before the move."""
 
     def __str__(self) -> str:
         what = f"optimizer state along {self.name}" if self.kind == "state" else self.name
@@ -48,6 +53,7 @@ class Decision:
 
 
 State = tuple[Decision, ...]
+"""The decisions taken after the start, in order: `()` is the start, `(*state, decision)` one decision more."""
 
 
 @dataclass(frozen=True)
@@ -129,13 +135,14 @@ class Environment:
                     found.append(Decision("state", axis, name, (*pins, *tiles), local_size))
         return tuple(d for d in found if self.filter is None or self.filter(d))
 
-    def _choices(self) -> list[tuple[str, tuple[int, ...]]]:
+    def _choices(self) -> list[tuple[str, tuple[ClassId, ...]]]:
         """(name, classes) of what is decided together, for classes that arguments have and that nothing walks along."""
         classes, structure = self.start.classes, self.start.structure
         names = structure.addresses.names
-        found: list[tuple[str, tuple[int, ...]]] = []
-        seen: set[int] = set()
-        for class_, members in enumerate(classes.arguments_by_class):
+        found: list[tuple[str, tuple[ClassId, ...]]] = []
+        seen: set[ClassId] = set()
+        for number, members in enumerate(classes.arguments_by_class):
+            class_ = ClassId(number)
             if not members or class_ in seen or class_ in self.start.scanned:
                 continue
             group = self.start.group_of.get(class_)
@@ -150,44 +157,42 @@ class Environment:
         return found
 
     @cached_property
-    def _forward_scopes(self) -> dict[int, set[str]]:
+    def _forward_scopes(self) -> dict[ClassId, set[str]]:
         """For each class, the scopes of the model's forward ops that it runs through."""
         tables, classes = self.start.structure.tables, self.start.classes
-        found: dict[int, set[str]] = {}
+        found: dict[ClassId, set[str]] = {}
         # An optimizer's decay of its moments comes after no gradient, but after the forward pass.
-        is_forward = roles_of(self.start.structure).forward
+        is_forward = self.start.roles.forward
         end = next((row for row, forward in enumerate(is_forward) if not forward), len(is_forward))
-        for row, class_ in zip(classes.row_of_factor.tolist(), classes.of_factor.tolist(), strict=True):
-            if class_ >= 0 and row < end:
-                found.setdefault(class_, set()).add(tables.scope(tables.rows[row]))
+        for position, row in itertools.islice(tables.each_row(), end):
+            for class_ in classes.of_row(position):
+                if class_ >= 0:
+                    found.setdefault(class_, set()).add(tables.scope(row))
         return found
 
-    def _is_inside(self, classes: Sequence[int]) -> bool:
+    def _is_inside(self, classes: Sequence[ClassId]) -> bool:
         """Whether the model's forward pass has these classes in the chosen scopes and nowhere else."""
         scopes = {scope for class_ in classes for scope in self._forward_scopes.get(class_, ())}
         patterns = self.scopes or ()
         return bool(scopes) and all(any(in_scope(pattern, scope) for pattern in patterns) for scope in scopes)
 
-    def _local_size(self, class_: int) -> int:
+    def _local_size(self, class_: ClassId) -> int:
+        """How many elements of a class one device has at the start."""
         start = self.start
         return start.classes.size[class_] // start.mesh.size_of(*start.axes_of_class(class_))
 
-    def _tile(self, class_: int, axis: str) -> Tile | None:
+    def _tile(self, class_: ClassId, axis: str) -> Tile | None:
+        """The action that splits a class over an axis; None where it is not free, does not divide, or no argument names it."""
         start = self.start
-        if start.claims.order[axis][class_] != NEVER:
+        if start.is_claimed(class_, axis) or not start.fits(class_, axis) or start.classes.argument_dim(class_) is None:
             return None
-        if self._local_size(class_) % start.mesh.size_of(axis):
-            return None
-        for argument, dim, part in start.classes.arguments_by_class[class_]:
-            if part == 0:
-                return Tile(start.structure.addresses.names[argument], dim, axis)
-        return None
+        return start.tile(class_, axis)
 
-    def _pins(self, classes: Sequence[int], axis: str) -> tuple[Action, ...]:
+    def _pins(self, classes: Sequence[ClassId], axis: str) -> tuple[Action, ...]:
         """Parameters of these classes kept replicated, where they have other state (moments) that would then be cut alone."""
         members = {a for c in classes for a, _, _ in self.start.classes.arguments_by_class[c]}
         leaves = self.start.structure.program.signature.arguments
-        parameters = members.intersection(roles_of(self.start.structure).parameters)
+        parameters = members.intersection(self.start.roles.parameters)
         if not parameters or not any(leaves[a].role == "state" for a in members - parameters):
             return ()
         names = self.start.structure.addresses.names
@@ -208,7 +213,7 @@ class Environment:
         return (*self.tiles(state), *self.prefers(state), *self.gathers(state))
 
     def tiles(self, state: State) -> tuple[Decision, ...]:
-        """The groups that can be cut next."""
+        """The groups that can be cut next: those that are not on an axis yet and whose local size still divides."""
         taken: dict[str, tuple[str, ...]] = {}
         for decision in state:
             if decision.kind in ("tile", "state"):
@@ -234,7 +239,7 @@ class Environment:
         classes = {class_ for _, together in self._choices() for class_ in together}
         members = {argument for class_ in classes for argument, _, _ in start.classes.arguments_by_class[class_]}
         members &= start.structure.tables.read_in_phases
-        named = sorted(members.intersection(roles_of(start.structure).parameters) - start.gathered_once)
+        named = sorted(members.intersection(start.roles.parameters) - start.gathered_once)
         actions = tuple(GatherOnce(start.structure.addresses.names[a]) for a in named)
         found = Decision("gather", "", "parameters gathered once in a step", actions)
         return found if actions and (self.filter is None or self.filter(found)) else None
@@ -248,7 +253,7 @@ class Environment:
 
     def _prefers(self, state: State) -> tuple[Decision, ...]:
         decided = self._decided(state)
-        sites: dict[tuple[str, str, int], int] = {}
+        sites: dict[tuple[str, str, ClassId], int] = {}
         structure = decided.structure
         for conflict in decided.conflicts:
             scope = without_numbers(structure.tables.scope(structure.tables.rows[conflict.row]))
@@ -257,11 +262,9 @@ class Environment:
                 sites[key] = sites.get(key, 0) + _bytes_at(decided, conflict)
         found: list[Decision] = []
         for (scope, axis, loser), _ in sorted(sites.items(), key=lambda item: -item[1])[:SITES]:
-            members = decided.classes.arguments_by_class[loser]
-            first = next(((a, d) for a, d, part in members if part == 0), None)
-            if first is None or axis not in self.axes or not scope:
+            if decided.classes.argument_dim(loser) is None or axis not in self.axes or not scope:
                 continue
-            name, dim = structure.addresses.names[first[0]], first[1]
+            name, dim = decided.classes.address(loser)
             actions = self._preferences(scope, name, dim, axis)
             if not any(action in decision.actions for decision in state for action in actions):
                 found.append(Decision("prefer", axis, f"{name}:{dim} first in {scope}", actions))
@@ -335,8 +338,9 @@ def _actions(state: State) -> tuple[Action, ...]:
     return tuple(action for decision in state for action in decision.actions)
 
 
-def _losers(decided: Assignment, conflict: Conflict) -> set[int]:
-    return {int(decided.classes.of_factor[f]) for f in conflict.losers}
+def _losers(decided: Assignment, conflict: Conflict) -> set[ClassId]:
+    """The classes that did not get the axis at a conflict."""
+    return {ClassId(int(decided.classes.of_factor[f])) for f in conflict.losers}
 
 
 def _bytes_at(decided: Assignment, conflict: Conflict) -> int:

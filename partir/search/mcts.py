@@ -7,13 +7,14 @@ Lourenço, Martin and Stützle 2003 (iterated local search) for the climbs aroun
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from partir.search.changes import Changes
+from partir.search.climb import Climb
 from partir.search.environment import Decision, Price, State
 from partir.search.priors import Priors
 from partir.search.searcher import Run, Searcher
@@ -21,16 +22,20 @@ from partir.search.searcher import Run, Searcher
 
 @dataclass(eq=False)
 class _Node:
-    """One state of the tree: how often it was passed, the sum of rewards, what was tried and what is left, best prior first."""
+    """One state of the tree."""
 
     state: State
     left: list[Decision] | None = None
+    """What was not tried from here yet, the best prior first; None before the first visit."""
     children: dict[Decision, _Node] = field(default_factory=dict[Decision, "_Node"])
     visits: int = 0
+    """How often a walk passed here."""
     total: float = 0.0
+    """The sum of the rewards of these walks."""
 
     @property
     def mean(self) -> float:
+        """The mean reward of the walks that passed here."""
         return self.total / self.visits if self.visits else 0.0
 
 
@@ -74,17 +79,19 @@ class _Search:
         self.start = run.environment.price(())
         self.priors = Priors(run.environment, self.rng)
         self.changes = Changes(run.environment, self.priors, run.seen)
-        self.climb: Iterator[State] = iter(())
-        self.reached = 0.0
+        self.climb: Climb | None = None
         self.leaving = 0
 
     def reward(self, price: Price) -> float:
+        """How many times better than the start a price is, as a natural logarithm."""
         return math.log(self.start.cost / price.cost) if price.cost > 0 else 0.0
 
     def price(self, state: State) -> float:
+        """The reward of a state, which is priced where that was not done."""
         return self.reward(self.under_way.price(state))
 
     def run(self) -> None:
+        """Each decision alone, then changes of the best state; walks of the tree, climbs and chance where these are used up."""
         root, single = _Node(()), self.environment.tiles(())
         patience = self.settings.patience
         if patience == "auto":
@@ -115,34 +122,26 @@ class _Search:
     # ---- climbs near the best
 
     def go_on(self) -> None:
-        """The next new state of a climb, or the first of another one."""
+        """Price the next new state of a climb, or the first of another one. States priced before are passed, a few of them."""
         for _ in range(OLD):
-            state = next(self.climb, None)
-            if state is None:
-                self.climb = self.climbed(*self.left(self.under_way.best))
+            state = self.climb.propose() if self.climb is not None else None
+            if self.climb is None or state is None:
+                self.climb = Climb(self.priors, *self.left(self.under_way.best))
                 continue
             is_new = self.environment.meaning(state) not in self.under_way.seen
-            self.reached = self.price(state)
+            self.climb.tell(self.price(state))
             if is_new:
                 return
 
-    def climbed(self, state: State, without: frozenset[str]) -> Iterator[State]:
-        """A state, then those of a climb from it by the decisions of the best priors, without some groups; each is to be priced
-        (`reached`) before the next is asked for."""
-        yield state
-        reward, better = self.reached, True
-        while better:
-            better = False
-            for decision in [d for d in self.priors.ordered(state) if d.name not in without][:WIDTH]:
-                yield (*state, decision)
-                self.priors.learn(decision, self.reached - reward)
-                if self.reached > reward:
-                    state, reward, better = (*state, decision), self.reached, True
-                    break
-
     def left(self, best: State) -> tuple[State, frozenset[str]]:
-        """The best state without one or two of its groups, which are left out from then on; or with another decision before
-        all, or in the place of one on its axis."""
+        """Perturb (drop one or two groups, or insert a decision), then extend greedily: where the next climb starts, and the
+        groups that it must not take back. In turn:
+
+            drop one group    a b a' c   ->  b c          without a         (a and a' are one group on two axes)
+            drop two          a b a' c   ->  c            without a and b
+            insert            a b a' c   ->  d a b a' c
+            replace           a b a' c   ->  a d a' c     without b         (d on the axis of b)
+        """
         self.leaving = (self.leaving + 1) % 4
         if self.leaving < 2 and best:
             out = frozenset(best[int(self.rng.integers(len(best)))].name for _ in range(1 + self.leaving))
@@ -158,11 +157,13 @@ class _Search:
         return (*best[:where], self.one_of(others), *best[where + 1 :]), frozenset({gone.name})
 
     def one_of(self, decisions: Sequence[Decision]) -> Decision:
+        """One of them by chance."""
         return decisions[int(self.rng.integers(len(decisions)))]
 
     # ---- the tree
 
     def descend(self, root: _Node) -> None:
+        """One walk down the tree: to a new child of the first node that may have another, or to a leaf; then a rollout."""
         path = [root]
         while len(path) <= self.settings.depth:
             node = path[-1]
@@ -188,6 +189,7 @@ class _Search:
         return child
 
     def bound(self, parent: _Node, child: _Node) -> float:
+        """The upper confidence bound of a child (UCT): its mean, and more the less often it was visited."""
         return child.mean + self.settings.exploration * math.sqrt(math.log(parent.visits + 1) / (child.visits + 1))
 
     def rolled_out(self, state: State) -> State:
@@ -200,7 +202,8 @@ class _Search:
         return state
 
     def picked(self, legal: Sequence[Decision]) -> Decision | None:
-        weights = np.array([*(self.priors.of(d) for d in legal), 0.0])
+        """One decision by a softmax over priors; None, of prior 0, is to stop."""
+        weights = np.array([*(self.priors.of(d) for d in legal), 0.0])  # [decisions + 1] float64
         weights = np.exp((weights - weights.max()) / TEMPERATURE)
         pick = int(self.rng.choice(len(weights), p=weights / weights.sum()))
         return legal[pick] if pick < len(legal) else None
@@ -217,6 +220,3 @@ OLD = 32
 
 TEMPERATURE = 0.15
 """Of the softmax over priors, in natural logarithms of the step time."""
-
-WIDTH = 8
-"""How many decisions are tried for each step of a climb."""

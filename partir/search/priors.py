@@ -35,13 +35,16 @@ class Priors:
         seen.best = max(seen.best, gain)
 
     def of(self, decision: Decision) -> float:
-        """The mean of what a decision gained, halfway to its best; zero where nothing is known."""
+        """The mean of what a decision gained, halfway to its best; zero where nothing is known.
+
+        gains 0.1, 0.5 and 0.0: the mean is 0.2, the best 0.5, the prior 0.35
+        """
         seen = self.gains.get(decision)
         return 0.5 * (seen.total / seen.count + seen.best) if seen is not None else 0.0
 
     def ordered(self, state: State) -> list[Decision]:
         """What is legal, the best prior first; ties broken by chance."""
         legal = self.environment.legal(state)
-        noise = self.rng.random(len(legal)) * 1e-6
+        noise = self.rng.random(len(legal)) * 1e-6  # [legal] float64
         order = sorted(range(len(legal)), key=lambda i: -(self.of(legal[i]) + noise[i]))
         return [legal[i] for i in order]

@@ -27,22 +27,24 @@ class Progress:
 
 @dataclass(eq=False)
 class Result:
-    """What a search found.
-
-    `state` is the best sequence of decisions, `price` its price, `trace` each improvement on the way. `priced` are all states
-    that were priced, one for each meaning, the best first, `candidates` the best and the next few of them; `smallest` is the
-    state of the lowest peak that was met. `finished` is False where it was interrupted.
-    """
+    """What a search found."""
 
     environment: Environment
     state: State
+    """The best sequence of decisions, without those that do nothing for it."""
     price: Price
+    """What it costs."""
     trace: list[Progress]
+    """Each improvement on the way."""
     priced: list[State]
+    """All states that were priced, one for each meaning, the best first."""
     smallest: State
+    """The state of the lowest peak of memory that was met."""
     evaluations: int
+    """How many states were planned and estimated."""
     seconds: float
     finished: bool
+    """False where it was interrupted."""
 
     @property
     def candidates(self) -> list[State]:
@@ -78,13 +80,19 @@ Show = Callable[[int, "int | None", Price], None]
 
 @dataclass(eq=False)
 class Run:
-    """One search under way: prices states, keeps the best, and knows when the budget is spent."""
+    """One search under way: prices states, keeps the best, and knows when the budget is spent.
+
+    A searcher asks `spent` before each episode, `price`s states in it, and calls `count` after it.
+    """
 
     environment: Environment
     episodes: int | None
+    """The budget: how many episodes, None for no limit."""
     seconds: float | None
+    """The budget: how many seconds, None for no limit."""
     show: Show | None = None
     done: int = 0
+    """Episodes so far."""
     best: State = ()
     trace: list[Progress] = field(default_factory=list[Progress])
     interrupted: bool = False
@@ -94,7 +102,7 @@ class Run:
         self.first = self.environment.evaluations
         self.best_price = self.smallest_price = self.environment.price(())
         self.smallest: State = ()
-        self.seen: dict[object, tuple[Price, State]] = {}
+        self.seen: dict[object, tuple[Price, State]] = {}  # by meaning (`Environment.meaning`), the first state that had it
         self._note()
 
     @property
@@ -149,7 +157,17 @@ class Run:
         price = self.environment.price(state)
         elapsed = time.monotonic() - self.started
         priced = [other for _, other in sorted(self.seen.values(), key=lambda item: item[0].rank)]
-        return Result(self.environment, state, price, self.trace, priced, self.smallest, self.evaluations, elapsed, finished)
+        return Result(
+            environment=self.environment,
+            state=state,
+            price=price,
+            trace=self.trace,
+            priced=priced,
+            smallest=self.smallest,
+            evaluations=self.evaluations,
+            seconds=elapsed,
+            finished=finished,
+        )
 
 
 def _apart(first: Mapping[str, float], second: Mapping[str, float]) -> float:

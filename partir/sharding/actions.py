@@ -16,6 +16,7 @@ from xdsl.ir import OpResult
 from partir.dialect.core import TagOp
 from partir.errors import PathError, StrategyError, error_text
 from partir.program import no_match, origin_of
+from partir.sharding.indices import ValueIndex
 from partir.sharding.sums import dtype_name
 from partir.sharding.tables import Tables
 
@@ -158,13 +159,13 @@ class Addresses:
         return names
 
     @cached_property
-    def _index(self) -> dict[str, int]:
-        return {name: i for i, name in reversed(list(enumerate(self.names)))}
+    def _index(self) -> dict[str, ValueIndex]:
+        return {name: ValueIndex(i) for i, name in reversed(list(enumerate(self.names)))}
 
     def __contains__(self, address: str) -> bool:
         return address in self._index
 
-    def find(self, address: str) -> int:
+    def find(self, address: str) -> ValueIndex:
         """The value index of an address. Raises PathError, with the nearest addresses, when there is none."""
         found = self._index.get(address)
         if found is None:
@@ -173,9 +174,11 @@ class Addresses:
             raise PathError(no_match(address, [(name,) for name in known], kind))
         return found
 
-    def tagged(self, name: str) -> list[int]:
+    def tagged(self, name: str) -> list[ValueIndex]:
         """The values a tag of this name stands on."""
-        return [i for i, text in enumerate(self.names) if text.startswith("#") and text[1:].rsplit(".", 1)[0] == name]
+        return [
+            ValueIndex(i) for i, text in enumerate(self.names) if text.startswith("#") and text[1:].rsplit(".", 1)[0] == name
+        ]
 
 
 def describe(actions: Iterable[Action]) -> str:

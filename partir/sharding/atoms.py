@@ -7,17 +7,23 @@ their gradients and their optimizer state. A merged dim `[B, S] -> [B*S]` keeps 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
 
+import numpy as np
+
+from partir.sharding.indices import AtomIndex, FactorId, IntArray, LocalFactor, NodeId, RowIndex, ValueIndex
 from partir.sharding.rule import Rule
 from partir.sharding.tables import Tables
 
 Points = tuple[int, ...]
 """Split points of a dim or factor: the minor products, descending. `(64,)` splits 768 into 12 x 64."""
 
-Join = tuple[int, int, int]
+Join = tuple[ValueIndex, int, int]
 """(value, dim, devices): that dim is to be cut over so many devices. It, and all that is the same index, is not split into
 fewer blocks than that; an op that does split it so reads it whole."""
 
@@ -55,51 +61,101 @@ def dealt(sizes: Sequence[int], axes: Sequence[str], by_axis: Mapping[str, int])
 
 @dataclass(frozen=True, eq=False)
 class OpShape:
-    """The rule of one op cut into sub-factors: shared by all ops with the same rule and the same splits.
+    """The sharding rule of one op with its factors split to match the atoms of what it touches; shared by all ops for which
+    that comes out the same.
 
-    `sizes[f]` is the size of sub-factor f; `slots[i][d]` lists the sub-factors of dim d of operand i (results follow the
-    operands), major first, or is None where the dim cannot be cut there.
+    A matmul of x [16, 8] and w [8, 768], the 768 being 12 heads of 64, has four factors: i, 12, 64 and k.
+
+        sizes       (16, 12, 64, 8)
+        reduction   (False, False, False, True)
+        slots       x ((0,), (3,))    w ((3,), (1, 2))    result ((0,), (1, 2))
     """
 
     sizes: tuple[int, ...]
+    """[factors] how many blocks each factor has."""
     closed: tuple[bool, ...]
+    """[factors] whether it must not be cut."""
     reduction: tuple[bool, ...]
-    slots: tuple[tuple[tuple[int, ...] | None, ...], ...]
+    """[factors] whether the op sums it away."""
+    slots: tuple[tuple[tuple[LocalFactor, ...] | None, ...], ...]
+    """[operands, then results][dims] the factors of that dim, major first; None where it cannot be cut there."""
     kind: str | None
+    """How the pieces of a cut reduction are put together ("add", "max", ...)."""
     operand_count: int
 
 
 @dataclass(eq=False)
 class Atoms:
-    """Atoms of every value and sub-factors of every op, numbered flat.
-
-    The atoms of dim d of value v are `sizes_of[v][d]`; its first atom overall is number `start[v]`. Sub-factor f of row r
-    is node `factor_start[r] + f`, counted after all atoms.
-    """
+    """The atoms of every value and the factors of every row, each numbered through the whole program (see `indices`)."""
 
     sizes_of: list[tuple[tuple[int, ...], ...]]
-    start: list[int]
+    """[values][dims] the sizes of the atoms of a dim, major first; () for a dim of one element."""
+    start: list[AtomIndex]
+    """[values] the first atom of a value."""
     atom_count: int
     shapes: list[OpShape]
-    factor_start: list[int]
-    node_count: int
+    """[rows] the factors of a row."""
+    factor_start: list[FactorId]
+    """[rows] the first factor of a row, among those of all rows."""
+    factor_count: int
 
-    def atoms_of(self, value: int, dim: int) -> range:
-        """The atom numbers of one dim, major first."""
+    @property
+    def node_count(self) -> int:
+        """Atoms and factors together."""
+        return self.atom_count + self.factor_count
+
+    def factor_id(self, row: RowIndex, local: LocalFactor) -> FactorId:
+        """The number of a row's factor among those of all rows."""
+        return FactorId(self.factor_start[row] + local)
+
+    def local_factor(self, row: RowIndex, factor: FactorId) -> LocalFactor:
+        """The number of a factor among those of its row: the inverse of `factor_id`."""
+        return LocalFactor(factor - self.factor_start[row])
+
+    def factors_of(self, row: RowIndex) -> Sequence[FactorId]:
+        """The factors of a row, in the order of `OpShape.sizes`."""
+        first = self.factor_start[row]
+        return cast("Sequence[FactorId]", range(first, first + len(self.shapes[row].sizes)))
+
+    def node_of_factor(self, factor: FactorId) -> NodeId:
+        """The node that a factor is; an atom is the node of the same number."""
+        return NodeId(self.atom_count + factor)
+
+    @cached_property
+    def factor_starts(self) -> IntArray:
+        """`factor_start` as an array, for whole columns at once [rows] int64."""
+        return np.array(self.factor_start, dtype=np.int64)
+
+    @cached_property
+    def shape_ids(self) -> IntArray:
+        """Which rows share an `OpShape`: its identity [rows] int64."""
+        return np.array([id(shape) for shape in self.shapes], dtype=np.int64)
+
+    @cached_property
+    def factor_sizes(self) -> IntArray:
+        """The size of every factor [factors] int64."""
+        return np.array([size for shape in self.shapes for size in shape.sizes], dtype=np.int64)
+
+    def atoms_of(self, value: ValueIndex, dim: int) -> Sequence[AtomIndex]:
+        """The atoms of one dim, major first."""
         per_dim = self.sizes_of[value]
         first = self.start[value] + sum(len(sizes) for sizes in per_dim[:dim])
-        return range(first, first + len(per_dim[dim]))
+        return cast("Sequence[AtomIndex]", range(first, first + len(per_dim[dim])))
 
-    def count_of(self, value: int) -> int:
+    def count_of(self, value: ValueIndex) -> int:
+        """How many atoms a value has."""
         return sum(len(sizes) for sizes in self.sizes_of[value])
 
-    def owner_of(self, atom: int) -> tuple[int, int, int]:
-        """(value, dim, part) of an atom number."""
-        import bisect
+    def place_in_value(self, value: ValueIndex, dim: int, part: int) -> int:
+        """The place of part `part` of a dim among all atoms of its value, dims in order.
 
-        value = bisect.bisect_right(self.start, atom) - 1
-        while self.count_of(value) == 0:
-            value -= 1
+        A value [16, 768] with 768 as 12 x 64 has three atoms; 64, part 1 of dim 1, is at place 2.
+        """
+        return sum(len(sizes) for sizes in self.sizes_of[value][:dim]) + part
+
+    def owner_of(self, atom: AtomIndex) -> tuple[ValueIndex, int, int]:
+        """(value, dim, part) of an atom: the inverse of `atoms_of`."""
+        value = ValueIndex(bisect_right(self.start, atom) - 1)
         rest = atom - self.start[value]
         for dim, sizes in enumerate(self.sizes_of[value]):
             if rest < len(sizes):
@@ -113,17 +169,17 @@ def build(tables: Tables, joins: Iterable[Join] = ()) -> Atoms:
     points = _split(tables, joins)
     value_start, factor_start = _line_starts(tables)
     sizes_of: list[tuple[tuple[int, ...], ...]] = []
-    start: list[int] = []
+    start: list[AtomIndex] = []
     count = 0
     for value, shape in enumerate(tables.shapes):
         first = value_start[value]
         per_dim = tuple(atom_sizes(size, points.get(first + d, ())) for d, size in enumerate(shape))
         sizes_of.append(per_dim)
-        start.append(count)
+        start.append(AtomIndex(count))
         count += sum(map(len, per_dim))
     shapes: list[OpShape] = []
-    starts: list[int] = []
-    node = count
+    starts: list[FactorId] = []
+    factors = 0
     memo: dict[object, OpShape] = {}
     for position, row in enumerate(tables.rows):
         first = factor_start[position]
@@ -140,13 +196,13 @@ def build(tables: Tables, joins: Iterable[Join] = ()) -> Atoms:
         if shape is None:
             shape = memo[key] = _refine(row.rule, own, slots, row.slot_shapes)
         shapes.append(shape)
-        starts.append(node)
-        node += len(shape.sizes)
-    return Atoms(sizes_of, start, count, shapes, starts, node)
+        starts.append(FactorId(factors))
+        factors += len(shape.sizes)
+    return Atoms(sizes_of=sizes_of, start=start, atom_count=count, shapes=shapes, factor_start=starts, factor_count=factors)
 
 
 def _line_starts(tables: Tables) -> tuple[list[int], list[int]]:
-    """First line of each value and of each row: a line is a dim of a value or a factor of an op."""
+    """The first line of each value [values] and of each row [rows]: lines number the dims of values, then factors of rules."""
     value_start: list[int] = []
     line = 0
     for shape in tables.shapes:
@@ -162,12 +218,19 @@ def _line_starts(tables: Tables) -> tuple[list[int], list[int]]:
 def _split(tables: Tables, joins: Iterable[Join]) -> dict[int, Points]:
     """Split points per line, at the fixed point of all rules. Lines without a split are left out.
 
+    A line is a dim of a value or a factor of a row. Of `y = x @ w`, then y [16, 768] reshaped to z [16, 12, 64]:
+
+        products   y:1 = (factor of 12, factor of 64)     a dim that is made of several factors: a seed, split at 64
+        same       y:1 - j of the matmul - w:1            a dim and a factor that are one index: they share split points
+        points     {y:1: (64,), j: (64,), w:1: (64,)}
+
     A split point p of a line of n elements makes n / p blocks; where `joins` cut that line over d devices, d must divide them.
     """
     value_start, factor_start = _line_starts(tables)
-    same: dict[int, list[int]] = defaultdict(list)
+    same: dict[int, list[int]] = defaultdict(list)  # by line, those that are the same index
+    # By line, each (dim, its factors major first, their sizes) that it is part of, as the dim or as a factor.
     products: dict[int, list[tuple[int, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
-    seeds: list[int] = []
+    seeds: list[int] = []  # dims that are made of several factors
     for position, row in enumerate(tables.rows):
         rule, first = row.rule, factor_start[position]
         slots = [(view.source, view.dims, dims) for view, dims in zip(row.operands, rule.operands, strict=True) if view]
@@ -189,8 +252,8 @@ def _split(tables: Tables, joins: Iterable[Join]) -> dict[int, Points]:
                         products[factor_line].append((line, lines, sizes))
                     seeds.append(line)
     points: dict[int, Points] = {}
-    queue: deque[int] = deque()
-    whole: dict[int, tuple[int, int]] = {}
+    queue: deque[int] = deque()  # lines whose split points have changed, and are to be handed on
+    whole: dict[int, tuple[int, int]] = {}  # by joined line, its size and the devices that must divide its blocks
     for value, dim, devices in joins:
         size, stack = tables.shapes[value][dim], [value_start[value] + dim]
         while stack:
@@ -201,6 +264,7 @@ def _split(tables: Tables, joins: Iterable[Join]) -> dict[int, Points]:
                 stack += same[line]
 
     def add(line: int, new: Sequence[int]) -> None:
+        """Split a line at further points, as far as they fit."""
         if line in whole:
             size, devices = whole[line]
             new = [p for p in new if size // p % devices == 0]
@@ -228,7 +292,11 @@ def _split(tables: Tables, joins: Iterable[Join]) -> dict[int, Points]:
 
 
 def _merge(points: Points, new: Sequence[int]) -> Points:
-    """Add split points that divide, and are divided by, those already there; a point that does not fit is left out."""
+    """Add split points that divide, and are divided by, those already there; a point that does not fit is left out.
+
+    >>> _merge((64,), [128, 48])
+    (128, 64)
+    """
     merged = list(points)
     for point in new:
         if point not in merged and all(point % p == 0 or p % point == 0 for p in merged):
@@ -239,20 +307,20 @@ def _merge(points: Points, new: Sequence[int]) -> Points:
 def _refine(
     rule: Rule, own: Sequence[Points], slots: Sequence[tuple[Points | None, ...] | None], shapes: Sequence[tuple[int, ...]]
 ) -> OpShape:
-    """Cut a rule's factors at their split points; a dim whose splits differ from its factors' cannot be cut there."""
-    parts: list[tuple[int, ...]] = []
+    """Split a rule's factors at their split points; a dim whose splits differ from its factors' cannot be cut there."""
+    parts: list[tuple[LocalFactor, ...]] = []
     sizes: list[int] = []
     closed: list[bool] = []
     reduction: list[bool] = []
     for factor, size in enumerate(rule.sizes):
         pieces = atom_sizes(size, own[factor])
-        parts.append(tuple(range(len(sizes), len(sizes) + len(pieces))))
+        parts.append(tuple(LocalFactor(len(sizes) + k) for k in range(len(pieces))))
         sizes += pieces
         closed += [factor in rule.closed] * len(pieces)
         reduction += [factor in rule.reduction] * len(pieces)
-    refined: list[tuple[tuple[int, ...] | None, ...]] = []
+    refined: list[tuple[tuple[LocalFactor, ...] | None, ...]] = []
     for slot, dims, shape in zip(slots, (*rule.operands, *rule.results), shapes, strict=True):
-        row: list[tuple[int, ...] | None] = []
+        row: list[tuple[LocalFactor, ...] | None] = []
         for d, factors in enumerate(dims):
             pieces = tuple(p for f in factors for p in parts[f])
             points = slot[d] if slot is not None else None
@@ -263,4 +331,11 @@ def _refine(
                     closed[piece] = True
             row.append(pieces if fits else None)
         refined.append(tuple(row))
-    return OpShape(tuple(sizes), tuple(closed), tuple(reduction), tuple(refined), rule.kind, len(rule.operands))
+    return OpShape(
+        sizes=tuple(sizes),
+        closed=tuple(closed),
+        reduction=tuple(reduction),
+        slots=tuple(refined),
+        kind=rule.kind,
+        operand_count=len(rule.operands),
+    )

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import SSAValue
 
@@ -23,36 +22,40 @@ from partir.errors import ProgramError, error_text
 from partir.mesh import Mesh
 from partir.sharding.actions import Action, Addresses, Tile
 from partir.sharding.atoms import Atoms, Join, OpShape, dealt
+from partir.sharding.indices import IntArray, LocalFactor, RowIndex, ValueIndex
 from partir.sharding.layout import Layout
 from partir.sharding.rule import shape_of
 from partir.sharding.tables import OpRow, Tables, View
 
-IntArray = npt.NDArray[np.int64]
-
-Given = dict[str, int]
-"""By axis, the sub-factor of a row that has it."""
+Given = dict[str, LocalFactor]
+"""By axis, the factor of a row that has it."""
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the constraints of a program ask for.
+    """What the constraints of a program ask for, on one mesh."""
 
-    `factors[row]`: the sub-factors that a constraint gives axes to; `open[row]`: those of dims it leaves open. `held[row]`:
-    the same for ops after a constraint, as long as it holds. `actions` are the tiles, `joins` the dims that divide only as a
-    whole, `refused` what cannot be done.
-    """
-
-    factors: dict[int, Given]
-    open: dict[int, frozenset[int]]
-    held: dict[int, Given]
+    factors: dict[RowIndex, Given]
+    """By row of a constraint, the factors that it gives axes to."""
+    open: dict[RowIndex, frozenset[LocalFactor]]
+    """By row of a constraint, the factors of the dims that it leaves open."""
+    held: dict[RowIndex, Given]
+    """By row of an op after a constraint, as long as that holds, the factors that have its axes."""
     actions: tuple[Action, ...]
+    """The tiles that the constraints are."""
     joins: frozenset[Join]
+    """The dims that divide only as a whole."""
     refused: tuple[str, ...]
+    """What cannot be done, in words."""
 
     @cached_property
     def held_on(self) -> dict[str, tuple[IntArray, IntArray]]:
-        """By axis, the rows [n] at which a constraint still holds it, and the sub-factors [n] (of the rows) that have it."""
-        found: dict[str, list[tuple[int, int]]] = {}
+        """By axis, the rows at which a constraint still holds it [held] int64, and the local factors that have it [held] int64.
+
+        before   held = {4: {"data": 0}, 7: {"data": 2, "model": 1}}
+        after    {"data": ([4, 7], [0, 2]), "model": ([7], [1])}
+        """
+        found: dict[str, list[tuple[RowIndex, LocalFactor]]] = {}
         for row, given in self.held.items():
             for axis, factor in given.items():
                 found.setdefault(axis, []).append((row, factor))
@@ -83,17 +86,17 @@ def read(tables: Tables, atoms: Atoms, addresses: Addresses, mesh: Mesh) -> Wish
 class _Reader:
     def __init__(self, tables: Tables, atoms: Atoms, addresses: Addresses, mesh: Mesh) -> None:
         self.tables, self.atoms, self.addresses, self.mesh = tables, atoms, addresses, mesh
-        self.factors: dict[int, Given] = {}
-        self.open: dict[int, frozenset[int]] = {}
-        self.held: dict[int, Given] = {}
+        self.factors: dict[RowIndex, Given] = {}
+        self.open: dict[RowIndex, frozenset[LocalFactor]] = {}
+        self.held: dict[RowIndex, Given] = {}
         self.actions: dict[Action, None] = {}
         self.joins: set[Join] = set()
         self.refused: list[str] = []
-        self.lies: dict[int, dict[str, tuple[int, int]]] = {}
+        self.lies: dict[ValueIndex, dict[str, tuple[int, int]]] = {}
         """By value that lies as a constraint says, the (dim, part) that has each axis."""
 
     def run(self) -> Wishes:
-        for position, row in enumerate(self.tables.rows):
+        for position, row in self.tables.each_row():
             if isinstance(row.op, ShardingConstraintOp | ManualComputationOp):
                 self.strange(row.op, row)
             if isinstance(row.op, ShardingConstraintOp):
@@ -101,7 +104,14 @@ class _Reader:
             elif self.lies:
                 self.hold(position, row)
         actions = tuple(self.actions)
-        return Wishes(self.factors, self.open, self.held, actions, frozenset(self.joins), tuple(self.refused))
+        return Wishes(
+            factors=self.factors,
+            open=self.open,
+            held=self.held,
+            actions=actions,
+            joins=frozenset(self.joins),
+            refused=tuple(self.refused),
+        )
 
     def strange(self, op: ShardingConstraintOp | ManualComputationOp, row: OpRow) -> None:
         """Refuse what the import could not say over our axes: those of another mesh, and those that a `shard_map` leaves."""
@@ -113,12 +123,12 @@ class _Reader:
             else:
                 self.refused.append(f"a constraint inside {name} asks for dim {dim} over {axis}: it stays replicated there")
 
-    def constraint(self, position: int, row: OpRow, sharding: TensorShardingAttr) -> None:
+    def constraint(self, position: RowIndex, row: OpRow, sharding: TensorShardingAttr) -> None:
         """Give the axes of each dim to its atoms, as far as they divide."""
         shape, (result,) = self.atoms.shapes[position], row.results
         slot = shape.slots[shape.operand_count]
         own: Given = {}
-        is_open: set[int] = set()
+        is_open: set[LocalFactor] = set()
         for dim, (axes, said) in enumerate(zip(dim_axes(sharding), sharding.dims, strict=True)):
             pieces = slot[dim] or ()
             if not said.is_closed and not axes:
@@ -126,7 +136,7 @@ class _Reader:
             known = self.divisible(result, dim, axes)
             parts = dealt([shape.sizes[p] for p in pieces], known, self.mesh.shape)
             if parts is None:
-                source = self.tables.views.get(result) or View(result, tuple(range(len(slot))))
+                source = self.tables.views.get(result) or self.tables.itself(result)
                 self.joins.add((source.source, source.dims[dim], self.mesh.size_of(*known)))
             for piece, given in zip(pieces, parts or (), strict=False):
                 own.update(dict.fromkeys(given, piece))
@@ -136,7 +146,7 @@ class _Reader:
             self.open[position] = frozenset(is_open)
         self.lay(row, shape, own)
 
-    def divisible(self, value: int, dim: int, axes: Sequence[str]) -> list[str]:
+    def divisible(self, value: ValueIndex, dim: int, axes: Sequence[str]) -> list[str]:
         """The axes that a dim can be cut over one after the other; the others are refused."""
         size, name = self.tables.shapes[value][dim], self.addresses.names[value]
         found: list[str] = []
@@ -158,7 +168,7 @@ class _Reader:
             found.append(axis)
         return found
 
-    def hold(self, position: int, row: OpRow) -> None:
+    def hold(self, position: RowIndex, row: OpRow) -> None:
         """A constraint holds on through an op that reads what it laid, and nothing else of as many dims."""
         is_plain = row.kind == "pass_through" or (
             row.kind == "claim" and (is_pointwise(row.op) or row.op.name == "stablehlo.reduce")
@@ -181,7 +191,7 @@ class _Reader:
             self.lay(row, shape, given[0])
 
     def through(self, shape: OpShape, slot: int, view: View, lies: dict[str, tuple[int, int]]) -> Given:
-        """The sub-factors that have axes where a row reads what lies so."""
+        """The factors that have axes where a row reads what lies so."""
         found: Given = {}
         for axis, (dim, part) in lies.items():
             d = view.dims.index(dim) if dim in view.dims else -1
@@ -191,7 +201,7 @@ class _Reader:
         return found
 
     def lay(self, row: OpRow, shape: OpShape, given: Given) -> None:
-        """Note how results lie, if the sub-factors of their row have these axes."""
+        """Note how results lie, if the factors of their row have these axes."""
         for result, dims in zip(row.results, shape.slots[shape.operand_count :], strict=True):
             where = {piece: (d, k) for d, pieces in enumerate(dims) for k, piece in enumerate(pieces or ())}
             lies = {axis: where[factor] for axis, factor in given.items() if factor in where}

@@ -6,25 +6,23 @@ rows of a program: who has each axis at the op, how its operands must lie, what 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from xdsl.ir import SSAValue
-
 from partir.collector import paused
 from partir.dialect.sdy import ManualComputationOp
-from partir.program import Leaf
 from partir.sharding import reshard, unreduced
-from partir.sharding.assignment import Assignment, Fixed
+from partir.sharding.assignment import Assignment
+from partir.sharding.boundary import argument_layout, result_layout
 from partir.sharding.constraints import manual_layouts
-from partir.sharding.layout import Axes, DimLayout, Layout, expressible, replicated
+from partir.sharding.indices import ROOT, Reader, RegionId, RowIndex, ValueIndex
+from partir.sharding.layout import Axes, Layout, replicated
 from partir.sharding.linear import is_one, is_zero, passing
-from partir.sharding.propagation import FactorAxes, Propagation
-from partir.sharding.reshard import Place, Step
-from partir.sharding.rule import shape_of
+from partir.sharding.propagation import FactorAxes, Propagation, Taken
+from partir.sharding.reshard import Step
+from partir.sharding.scattering import Scattering
 from partir.sharding.sums import summed_in
 from partir.sharding.tables import Control, OpRow, RegionItems, View
 from partir.sharding.unreduced import Sums
@@ -43,20 +41,23 @@ class Mask:
 
 @dataclass(eq=False)
 class RowPlan:
-    """How one op runs on slices: the axes of each sub-factor, the layout of each operand as the op reads it, of each
-    result, and the whole operands that must count once."""
+    """How one op runs on slices."""
 
     factor_axes: FactorAxes
+    """[factors] the axes of each."""
     operands: tuple[Layout, ...]
+    """How the op reads each operand."""
     results: tuple[Layout, ...]
+    """How it makes each result, before that is reduced."""
     masks: tuple[Mask, ...] = ()
+    """The whole operands that must count once, where the others are pieces of a sum."""
 
 
 @dataclass(eq=False)
 class Reduction:
     """An unreduced value is reduced (and perhaps scattered) right after the op that made it."""
 
-    value: int
+    value: ValueIndex
     steps: tuple[Step, ...]
     before: Layout
     after: Layout
@@ -64,45 +65,56 @@ class Reduction:
 
 @dataclass(eq=False)
 class Reshard:
-    """A value is wanted as it does not lie: `steps` turn it from `before` to `after`, before row `row` reads it.
+    """A value is wanted as it does not lie: `steps` turn it from `before` to `after`. All uses that want the same share one."""
 
-    `row` is -1 - r where it is result r of the program that wants it. With `barrier`, the gather may not be merged with
-    that of another phase. All uses that want the same share one reshard.
-    """
-
-    value: int
+    value: ValueIndex
     before: Layout
     after: Layout
     steps: tuple[Step, ...]
-    row: int
+    row: Reader
+    """What reads it first: it is made before that."""
     phase: str
+    """The phase whose uses share it, for a parameter; "" where all do."""
     barrier: bool = False
-    region: int = 0
+    """Whether its gather must not be merged with that of another phase."""
+    region: RegionId = ROOT
+    """Where it is made."""
 
 
-Key = tuple[int, Layout, str, Axes, int]
-"""Value, wanted layout, phase (for parameters), axes still unreduced, region where it is made."""
+Key = tuple[ValueIndex, Layout, str, Axes, RegionId]
+"""What makes two reshards one: value, wanted layout, phase, axes still unreduced, region where it is made."""
 
 
 @dataclass(eq=False)
 class Plan:
     """All that is owed, in program order.
 
-    `arguments[i]` is how argument i lies at the boundary (sayable in a PartitionSpec), `entries[i]` how the program reads
-    it; `outputs[r]` how result r leaves. `uses` finds the reshard that a (row, operand) shares.
-    `hoisted[region]` are the reshards made before a region's control is entered, for what is inside.
+    With x cut by rows over "data" in `mean((x @ w) ** 2)`, `arguments` says that x lies as `P("data")`, `rows` that the matmul
+    works on its slice of rows, and `reductions` that the mean is summed by an all_reduce over "data".
     """
 
     assignment: Assignment
     rows: list[RowPlan]
+    """[rows] how each op runs."""
     arguments: list[Layout]
+    """[arguments] how each lies at the boundary: a PartitionSpec can say it."""
     entries: list[Layout]
+    """[arguments] how the program reads each: perhaps cut further, which costs nothing."""
     outputs: list[Layout]
+    """[results] how each leaves."""
     layouts: list[Layout]
-    reductions: dict[int, Reduction]
+    """[values] how each lies once it is made (and reduced)."""
+    reductions: dict[ValueIndex, Reduction]
     reshards: dict[Key, Reshard] = field(default_factory=dict[Key, Reshard])
-    uses: dict[tuple[int, int], Key] = field(default_factory=dict[tuple[int, int], Key])
-    hoisted: dict[int, list[Key]] = field(default_factory=dict[int, list[Key]])
+    uses: dict[tuple[Reader, int], Key] = field(default_factory=dict[tuple[Reader, int], Key])
+    """By (reader, operand) the reshard it reads; absent where it reads the value as it lies."""
+    hoisted: dict[RegionId, list[Key]] = field(default_factory=dict[RegionId, list[Key]])
+    """By region the reshards that are made before its control is entered, for what is inside."""
+
+    def reshard_for(self, reader: int, slot: int) -> Reshard | None:
+        """What a row (or a result of the program, as `Reader`) reads in place of an operand; None if that as it lies."""
+        key = self.uses.get((Reader(reader), slot))
+        return self.reshards[key] if key is not None else None
 
     @cached_property
     def collectives(self) -> dict[str, int]:
@@ -127,6 +139,9 @@ def make(assignment: Assignment) -> Plan:
 
 
 class _Planner:
+    """The walk. Of each value it keeps how it lies (`layouts`), the axes of its atoms (`axes`), what it is unreduced over
+    (`sums`)."""
+
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self.structure = assignment.structure
@@ -136,7 +151,7 @@ class _Planner:
         self.propagation = Propagation(assignment)
         self.row_plans: dict[int, RowPlan] = assignment.structure.memo(assignment.mesh, "rows")
         self.once = self._gathered_once()
-        self.fixed = dict(assignment.outputs)
+        self.scattering = Scattering(assignment)
 
     def run(self) -> Plan:
         claimed = self.propagation.claimed()
@@ -144,26 +159,25 @@ class _Planner:
         self.keep, self.carried = passes.keep, passes.carries
         count = len(self.tables.values)
         self.axes: list[FactorAxes] = [()] * count
-        self.sums: dict[int, Sums] = {}
+        self.sums: dict[ValueIndex, Sums] = {}
         layouts: list[Layout] = [()] * count
         self.layouts = layouts
         boundary: list[Layout] = []
-        for argument, axes in enumerate(self.assignment.argument_axes):
-            self.axes[argument] = axes
+        for argument in self.tables.arguments:
+            axes = self.axes[argument] = self.assignment.argument_axes[argument]
             layouts[argument] = self.propagation.layout_of(argument, axes)
-            sayable = _sayable(layouts[argument], self.tables.program.signature.arguments[argument])
-            boundary.append(self._as_pinned(argument, sayable))
+            boundary.append(argument_layout(self.assignment, argument, layouts[argument]))
         nothing = RowPlan((), (), ())
         self.plan = Plan(
-            self.assignment,
-            [nothing] * len(self.tables.rows),
-            boundary,
-            list(layouts[: len(boundary)]),
-            [],
-            layouts,
-            {},
+            assignment=self.assignment,
+            rows=[nothing] * len(self.tables.rows),
+            arguments=boundary,
+            entries=list(layouts[: len(boundary)]),
+            outputs=[],
+            layouts=layouts,
+            reductions={},
         )
-        self.gathered_in: dict[int, str] = {}
+        self.gathered_in: dict[ValueIndex, str] = {}
         self.claimed = claimed
         self.branch_of = {
             position: [region.number for region in control.regions]
@@ -174,18 +188,6 @@ class _Planner:
         for result, view in enumerate(self.tables.outputs):
             self.plan.outputs.append(self._output(result, view))
         return self.plan
-
-    def _as_pinned(self, argument: int, lies: Layout) -> Layout:
-        """How an argument lies at the boundary, to the word: axes of one device cut nothing, but a `Pin` may name them."""
-        pinned = self.assignment.pinned.get(argument)
-        if pinned is None or not any(self.assignment.mesh.size_of(axis) == 1 for axes in pinned.values() for axis in axes):
-            return lies
-        dims = list(lies)
-        for dim, axes in pinned.items():
-            size = self.tables.shapes[argument][dim]
-            if axes and size % self.assignment.mesh.size_of(*axes) == 0:
-                dims[dim] = ((size, axes),)
-        return tuple(dims)
 
     def _items(self, region: RegionItems) -> None:
         for item in region.items:
@@ -217,7 +219,7 @@ class _Planner:
             if position in self.carried:
                 self._reduce(rows[position].results[-1], dict(self.carried[position]))
 
-    def _carry(self, position: int) -> None:
+    def _carry(self, position: RowIndex) -> None:
         """The layout all ends of a carried value share."""
         row, shape = self.tables.rows[position], self.atoms.shapes[position]
         through = row.passed_through
@@ -237,7 +239,7 @@ class _Planner:
         for i, result in enumerate(row.results):
             self.axes[result], self.layouts[result] = cut.axes[i], results[i]
 
-    def _read(self, position: int, slot: int) -> None:
+    def _read(self, position: RowIndex, slot: int) -> None:
         """One operand of a carry or predicate row is brought to the layout the row wants."""
         row = self.tables.rows[position]
         view = row.operands[slot]
@@ -245,7 +247,7 @@ class _Planner:
             wanted = self.plan.rows[position].operands[slot] if row.kind == "carry" else ()
             self._use(position, slot, view, wanted, self.carried.get(position, {}) if slot == 1 else {}, row)
 
-    def _row(self, position: int, row: OpRow, claimed: dict[str, int] | None) -> RowPlan:
+    def _row(self, position: RowIndex, row: OpRow, claimed: Taken | None) -> RowPlan:
         tables = self.tables
         reads = tables.reads[position]
         passed: Sums = {}
@@ -274,8 +276,7 @@ class _Planner:
                 continue  # it is wanted as it lies
             self._use(position, slot, view, operands[slot], passed, row)
         for value in row.captured:
-            view = View(value, tuple(range(len(self.tables.shapes[value]))))
-            self._use(position, -1 - value, view, replicated(self.tables.shapes[value]), {}, row)
+            self._use(position, -1 - value, tables.itself(value), replicated(tables.shapes[value]), {}, row)
         summed = cut.sums
         sums = {a: k for a, k in summed.items() if a not in passed} | passed if passed else summed
         if row.op.name == "stablehlo.scatter":
@@ -293,7 +294,7 @@ class _Planner:
             found = self.row_plans[id(cut)] = RowPlan(own, operands, results)
         return found
 
-    def _outermost(self, value: int, layout: Layout) -> FactorAxes:
+    def _outermost(self, value: ValueIndex, layout: Layout) -> FactorAxes:
         """Axes of each atom of a value that lies as a PartitionSpec says: on the outermost atom of each dim."""
         flat: list[Axes] = []
         for sizes, segments in zip(self.atoms.sizes_of[value], layout, strict=True):
@@ -301,7 +302,7 @@ class _Planner:
             flat += [axes, *[()] * (len(sizes) - 1)] if sizes else []
         return tuple(flat)
 
-    def _passed(self, position: int, row: OpRow) -> tuple[Sums, list[Mask]]:
+    def _passed(self, position: RowIndex, row: OpRow) -> tuple[Sums, list[Mask]]:
         """The unreduced axes a row lets through, and the whole operands that then count once."""
         passed: Sums = {}
         masks: dict[tuple[int, str], list[str]] = {}
@@ -332,7 +333,9 @@ class _Planner:
         neutral = is_zero(row.op.operands[0]) if kind == "add" else is_one(row.op.operands[0])
         return [] if neutral else [Mask(0, axes, kind)]
 
-    def _use(self, position: int, slot: int, view: View, wanted: Layout, passed: Sums, row: OpRow) -> None:
+    def _use(self, position: RowIndex, slot: int, view: View, wanted: Layout, passed: Sums, row: OpRow) -> None:
+        """An operand that a row reads as `wanted`: owe the reshard where it lies otherwise, or is unreduced over more axes than
+        those `passed`."""
         source = view.source
         left = tuple(a for a in self.sums.get(source, {}) if a not in passed)
         after = self.propagation.source(view, wanted)
@@ -340,7 +343,8 @@ class _Planner:
             return
         region = self._region_of_use(position, slot, row)
         phase = self._phase_of_use(source, row, region)
-        self.plan.uses[position, slot] = self._reshard(source, after, left, position, phase, region)
+        reader = Reader(position)
+        self.plan.uses[reader, slot] = self._reshard(source, after, left, reader, phase, region)
 
     def _gathered_once(self) -> list[bool]:
         """Of which values all phases share a gather; empty where of none."""
@@ -350,7 +354,7 @@ class _Planner:
             memo[arguments] = self.tables.made_of(arguments) if arguments else []
         return memo[arguments]
 
-    def _phase_of_use(self, source: int, row: OpRow, region: int) -> str:
+    def _phase_of_use(self, source: ValueIndex, row: OpRow, region: RegionId) -> str:
         """Uses of a parameter share a gather within a phase, or all do where that was decided. One layer of a scanned stack is
         recomputed and gone backward through in the same round, and is gathered once for both."""
         if not self.tables.of_state_alone[source]:
@@ -360,7 +364,7 @@ class _Planner:
         phase = self.tables.phase(row)
         return "backward" if phase == "recomputed" and self.tables.of_one_round[source] else phase
 
-    def _region_of_use(self, position: int, slot: int, row: OpRow) -> int:
+    def _region_of_use(self, position: RowIndex, slot: int, row: OpRow) -> RegionId:
         """Where an operand is read: what a body or branch hands back is read inside it."""
         if row.kind == "carry" and len(row.results) == 3 and slot == 1:
             return self.tables.region_of[row.results[1]]
@@ -368,7 +372,7 @@ class _Planner:
             return self.branch_of[position][slot]
         return row.region
 
-    def _reshard(self, source: int, after: Layout, left: Axes, position: int, phase: str, region: int) -> Key:
+    def _reshard(self, source: ValueIndex, after: Layout, left: Axes, reader: Reader, phase: str, region: RegionId) -> Key:
         """The reshard of a value for a use in `region`. What no parameter is, is resharded where the value is, so that a loop
         that reads it does not do so in every round; a parameter is gathered where it is used, and let go."""
         home = self.tables.region_of[source]
@@ -383,18 +387,27 @@ class _Planner:
             steps = self._moving(source, first + reshard.between(before, after, self.sizes))
             gathers = any(step.kind == "all_gather" for step in steps)
             barrier = bool(phase) and gathers and self.gathered_in.setdefault(source, phase) != phase
-            self.plan.reshards[key] = Reshard(source, before, after, steps, position, phase, barrier, place)
+            self.plan.reshards[key] = Reshard(
+                value=source,
+                before=before,
+                after=after,
+                steps=steps,
+                row=reader,
+                phase=phase,
+                barrier=barrier,
+                region=place,
+            )
             if place != region:
                 self.plan.hoisted.setdefault(self._entered(place, region), []).append(key)
         return key
 
-    def _entered(self, outer: int, inner: int) -> int:
+    def _entered(self, outer: RegionId, inner: RegionId) -> RegionId:
         """The outermost region around `inner` that is not around, or is not, `outer`."""
         while self.tables.parent[inner] != outer:
             inner = self.tables.parent[inner]
         return inner
 
-    def _reduce(self, value: int, sums: Sums) -> None:
+    def _reduce(self, value: ValueIndex, sums: Sums) -> None:
         """Keep a value unreduced where that was decided; reduce the rest now, scattering where every use wants a slice."""
         kept = {axis: kind for axis, kind in sums.items() if axis in self.keep.get(value, ())}
         if kept:
@@ -402,141 +415,45 @@ class _Planner:
         due = {axis: kind for axis, kind in sums.items() if axis not in kept}
         if not due:
             return
-        before = self.layouts[value]
-        axes = list(self.axes[value] or [()] * self.atoms.count_of(value))
-        scattered: list[tuple[str, int]] = []
-        for axis, kind in due.items():
-            atom = self._wanted_atom(value, axis) if kind == "add" else None
-            if atom is not None and self._fits(value, axes, atom, axis):
-                scattered.append((axis, atom))
-                axes[atom] = (*axes[atom], axis)
-        steps: list[Step] = []
-        current = list(self.axes[value] or [()] * self.atoms.count_of(value))
-        for axis, atom in scattered:
-            steps.append(Step("reduce_scatter", (axis,), self._place(value, current, atom), reduction="add"))
-            current[atom] = (*current[atom], axis)
+        before, axes = self.layouts[value], self.axes[value] or ((),) * self.atoms.count_of(value)
+        scattered = self.scattering.scatters(value, axes, due)
+        steps = self.scattering.steps(value, axes, scattered)
         rest = tuple(axis for axis in due if axis not in dict(scattered))
         if rest:
             steps.append(Step("all_reduce", rest, reduction=due[rest[0]]))
-        self.axes[value] = tuple(axes)
+        after = list(axes)
+        for axis, atom in scattered:
+            after[atom] = (*after[atom], axis)
+        self.axes[value] = tuple(after)
         self.layouts[value] = self.propagation.layout_of(value, self.axes[value])
-        self.plan.reductions[value] = Reduction(value, self._moving(value, _merged(steps)), before, self.layouts[value])
+        self.plan.reductions[value] = Reduction(value, self._moving(value, steps), before, self.layouts[value])
 
-    def _moving(self, value: int, steps: Sequence[Step]) -> tuple[Step, ...]:
+    def _moving(self, value: ValueIndex, steps: Sequence[Step]) -> tuple[Step, ...]:
         """Steps without those over one device, which do nothing; sums in the dtype that is asked for."""
         found = tuple(step for step in steps if self.assignment.mesh.size_of(*step.axes) > 1)
         asked = self.assignment.summed_in
         return tuple(self._summed(value, step) for step in found) if asked else found
 
-    def _summed(self, value: int, step: Step) -> Step:
+    def _summed(self, value: ValueIndex, step: Step) -> Step:
+        """A step with the dtype that its sum is made in, where another than the value's is asked for."""
         axes = [axis for axis in step.axes if self.assignment.mesh.size_of(axis) > 1]
         dtype = summed_in(self.tables.values[value].type, step.reduction, axes, self.assignment.summed_in)
         return step if dtype is None else replace(step, dtype=dtype)
 
-    def _fits(self, value: int, axes: Sequence[Axes], atom: int, axis: str) -> bool:
-        sizes = [size for dim in self.atoms.sizes_of[value] for size in dim]
-        devices = self.assignment.mesh.size_of(*axes[atom], axis)
-        class_ = int(self.assignment.classes.of_node[self.atoms.start[value] + atom])
-        ranks = [self.propagation.rank(class_, a) for a in (*axes[atom], axis)]
-        return sizes[atom] % devices == 0 and ranks == sorted(ranks)
-
-    def _place(self, value: int, axes: Sequence[Axes], atom: int) -> Place:
-        rest = atom
-        for dim, sizes in enumerate(self.atoms.sizes_of[value]):
-            if rest < len(sizes):
-                first = atom - rest
-                outer = 1
-                for k in range(first, atom):
-                    outer *= sizes[k - first] // self.assignment.mesh.size_of(*axes[k])
-                return Place(dim, outer)
-            rest -= len(sizes)
-        raise IndexError(atom)
-
-    def _wanted_atom(self, value: int, axis: str) -> int | None:
-        """The atom of a value that every use wants cut over `axis`; None when they differ or some use wants it whole."""
-        wanted: set[int | None] = set()
-        for position, slot in self.tables.uses[value]:
-            if position >= 0 and slot == 1 and self.tables.rows[position].is_invariant:
-                continue  # a loop that hands back what it was given wants nothing of its own
-            wanted.add(self._wish(value, axis, position, slot))
-            if None in wanted or len(wanted) > 1:
-                return None
-        return next(iter(wanted), None)
-
-    def _wish(self, value: int, axis: str, position: int, slot: int) -> int | None:
-        if position < 0:
-            result = -1 - position
-            argument = self.tables.program.signature.argument_of_result.get(result)
-            view = self.tables.outputs[result]
-            assert view is not None
-            fixed = self.fixed.get(result)
-            if fixed is not None:
-                dims = [view.dims[d] for d, own in enumerate(fixed) if axis in (own or ()) and view.dims[d] >= 0]
-                return self.propagation.flat(value, dims[0], 0) if dims and self.atoms.sizes_of[value][dims[0]] else None
-            if argument is None:
-                return None
-            axes = self.assignment.argument_axes[argument]
-            for dim, source in enumerate(view.dims):
-                first, count = self.propagation.flat(argument, dim, 0), len(self.atoms.sizes_of[argument][dim])
-                for part, own in enumerate(axes[first : first + count]):
-                    same = source >= 0 and self.atoms.sizes_of[argument][dim] == self.atoms.sizes_of[value][source]
-                    if axis in own and same:
-                        return self.propagation.flat(value, source, part)
-            return None
-        if slot < 0:
-            return None
-        row, shape = self.tables.rows[position], self.atoms.shapes[position]
-        view = row.operands[slot]
-        assert view is not None
-        if row.passed_through is not None:
-            atom = self._wanted_atom(row.results[0 if len(row.results) == 1 else 1], axis)
-            if atom is None:
-                return None
-            pieces = [p for dim in shape.slots[shape.operand_count] for p in (dim if dim is not None else (None,))]
-            factor = pieces[atom]
-        else:
-            winner = int(self.assignment.winners[axis][position])
-            factor = winner + self.atoms.atom_count - self.atoms.factor_start[position] if winner >= 0 else None
-        if factor is None:
-            return None
-        for d, own in enumerate(shape.slots[slot]):
-            if own is not None and view.dims[d] >= 0 and factor in own:
-                return self.propagation.flat(value, view.dims[d], own.index(factor))
-        return None
-
-    @property
-    def returned(self) -> Sequence[SSAValue]:
-        """The values the program returns."""
-        return self.tables.root.returns
-
     def _output(self, result: int, view: View | None) -> Layout:
-        """How a result leaves: as the argument it is paired with lies, else as it lies already, as far as a spec can say. One
-        without elements is whole: XLA makes it so whatever it is told, and JAX then cannot read it."""
-        argument = self.tables.program.signature.argument_of_result.get(result)
-        leaf = self.tables.program.signature.results[result]
-        fixed = self.fixed.get(result)
-        shape = shape_of(self.returned[result].type)
-        if view is None or 0 in leaf.shape:
-            lies = replicated(shape)
-        else:
-            source = self.layouts[view.source]
-            lies = tuple(source[d] if d >= 0 else ((shape[i], ()),) for i, d in enumerate(view.dims))
-        if fixed is not None:
-            wanted = _as_fixed(fixed, _sayable(lies, leaf), shape)
-        elif argument is not None:
-            wanted = self.plan.arguments[argument]
-        else:
-            wanted = _sayable(lies, leaf)
+        """How a result leaves; and the reshard that it takes, where it lies otherwise."""
+        wanted = result_layout(self.assignment, result, view, self.layouts, self.plan.arguments)
         if view is not None:
             after = self.propagation.source(view, wanted)
             left = tuple(self.sums.get(view.source, {}))
             if after != self.layouts[view.source] or left:
-                self.plan.uses[-1 - result, 0] = self._reshard(view.source, after, left, -1 - result, "", 0)
+                reader = Reader(-1 - result)
+                self.plan.uses[reader, 0] = self._reshard(view.source, after, left, reader, "", ROOT)
         return wanted
 
 
 class _CutAxes(Sequence[frozenset[str]]):
-    """The axes each value is actually cut over, as the walk has it now."""
+    """[values] the axes each value is actually cut over, as the walk has it now."""
 
     def __init__(self, planner: _Planner) -> None:
         self.planner = planner
@@ -546,32 +463,3 @@ class _CutAxes(Sequence[frozenset[str]]):
 
     def __getitem__(self, value: int) -> frozenset[str]:  # type: ignore[override]
         return frozenset(axis for axes in self.planner.axes[value] for axis in axes)
-
-
-def _sayable(layout: Layout, leaf: Leaf) -> Layout:
-    """The part of a layout that a PartitionSpec of this leaf can say. A random key has inner dims that no spec speaks of."""
-    said, rank = expressible(layout), len(leaf.shape)
-    return said[:rank] + replicated([math.prod(size for size, _ in segments) for segments in said[rank:]])
-
-
-def _as_fixed(fixed: Fixed, lies: Layout, shape: Sequence[int]) -> Layout:
-    """The layout of a result whose spec is fixed: open dims lie as they do, as far as their axes are not named elsewhere. The
-    inner dims of a random key, of which no spec speaks, are whole."""
-    named = {axis for axes in fixed for axis in axes or ()}
-    found: list[DimLayout] = []
-    for size, own, segments in zip(shape, (*fixed, *[()] * (len(shape) - len(fixed))), lies, strict=True):
-        is_free = own is None and named.isdisjoint(axis for _, axes in segments for axis in axes)
-        found.append(segments if is_free else ((size, own or ()),))
-    return tuple(found)
-
-
-def _merged(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Neighbouring reduce_scatters at one place are one over all their axes."""
-    merged: list[Step] = []
-    for step in steps:
-        last = merged[-1] if merged else None
-        if last is not None and step.kind == last.kind == "reduce_scatter" and step.place == last.place:
-            merged[-1] = Step("reduce_scatter", last.axes + step.axes, last.place, reduction=step.reduction)
-        else:
-            merged.append(step)
-    return tuple(merged)

@@ -1,4 +1,4 @@
-"""How axes spread: from claims at ops to their sub-factors, from those to the atoms of values, and so to layouts.
+"""How axes spread: from claims at ops to the factors of rows, from those to the atoms of values, and so to layouts.
 
 Memoised by shape of op and axes: the layers of a model repeat, and so do these answers.
 """
@@ -6,34 +6,49 @@ Memoised by shape of op and axes: the layers of a model repeat, and so do these 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partir.sharding.assignment import Assignment
 from partir.sharding.atoms import OpShape
+from partir.sharding.indices import ClassId, LocalFactor, RowIndex, ValueIndex
 from partir.sharding.layout import Axes, Layout, canonical_dim, replicated
 from partir.sharding.tables import OpRow, View
 from partir.sharding.unreduced import Sums
 
 FactorAxes = tuple[Axes, ...]
+"""The axes of each factor of a row, or of each atom of a value, major first; () for none at all."""
+
+Taken = dict[str, LocalFactor]
+"""By axis, the factor of a row that has it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowLayouts:
-    """What the axes of a row's sub-factors make of it: the layout of every operand as the op reads it and of every result as it
-    makes it; for each result the axes of its atoms, and all of them; and the sums that its own split reduction
-    leaves unreduced."""
+    """What the axes of a row's factors make of it. A matmul [8, 4] x [4, 6] whose 4 is cut over "m" (of 2 devices):
+
+    operands   [8, 4/m], [4/m, 6]        results   [8, 6]        sums   {"m": "add"}
+    """
 
     operands: tuple[Layout, ...]
+    """How the op reads each operand."""
     results: tuple[Layout, ...]
+    """How it makes each result."""
     axes: tuple[FactorAxes, ...]
+    """[results][atoms] the axes of each atom of a result."""
     unions: tuple[frozenset[str], ...]
+    """[results] all axes of a result."""
     sums: Sums
+    """Over which axes the results are still to be summed, because the op's own reduction is split."""
 
 
 class Propagation:
-    """What one assignment means at each row, before anything unreduced is passed on."""
+    """What one assignment means at each row, before anything unreduced is passed on.
+
+    The memos are shared by all plans of one program on one mesh (`Structure.memo`).
+    """
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
@@ -41,58 +56,67 @@ class Propagation:
         self.atoms = assignment.structure.atoms
         self.by_axis = assignment.mesh.shape
         structure, mesh = assignment.structure, assignment.mesh
-        known: dict[str, NDArray[np.int64]] = structure.memo(mesh, "numbers")
-        if not known:
-            known["starts"] = np.array(self.atoms.factor_start, dtype=np.int64)
-            known["shapes"] = np.array([id(shape) for shape in self.atoms.shapes], dtype=np.int64)
-        self.starts, self.shape_ids = known["starts"], known["shapes"]
-        self._own_memo: dict[tuple[int, ...], tuple[dict[str, int], FactorAxes]] = structure.memo(mesh, "own")
+        self._own_memo: dict[tuple[int, ...], tuple[Taken, FactorAxes]] = structure.memo(mesh, "own")
         self._cut_memo: dict[object, RowLayouts] = structure.memo(mesh, "cuts")
         self._layout_memo: dict[object, Layout] = structure.memo(mesh, "layouts")
         self._source_memo: dict[object, Layout] = structure.memo(mesh, "sources")
         self._passed_through_memo: dict[object, FactorAxes] = structure.memo(mesh, "passed_through")
-        self.own: dict[int, FactorAxes] = {}
-        """By row that claims, the axes of each sub-factor if nothing unreduced passes it; filled by `claimed`."""
+        self.own: dict[RowIndex, FactorAxes] = {}
+        """By row that claims, the axes of each factor if nothing unreduced passes it; filled by `claimed`."""
 
-    def claimed(self) -> dict[int, dict[str, int]]:
-        """By row, the sub-factor (of the row) that has each axis; rows where nothing is cut are left out. Finds `own`."""
+    def claimed(self) -> dict[RowIndex, Taken]:
+        """By row, the factor that has each axis; rows where nothing is cut are left out. Fills `own`.
+
+        Rows of one shape whose factors have the same axes in the same order are looked up by one key: their shape, the factor
+        that each axis has, and how the axes that share a factor come after each other, as a number in base n of n axes. Of a
+        row whose factor 1 has both axes of ("data", "model"), "model" claimed first:
+
+            factors   data 1, model 1
+            order     argsort of the claims is (model, data) = (1, 0): 1 * 2**0 + 0 * 2**1 = 1
+            key       (id of the shape, 1, 1, order of data: 1, order of model: 1)
+        """
         names, classes = self.assignment.mesh.names, self.assignment.classes
         if not names:
             return {}
-        winners = np.stack([self.assignment.winners[axis] for axis in names])
-        rows = np.flatnonzero((winners >= 0).any(axis=0))
-        winners = winners[:, rows]
-        factors = np.where(winners >= 0, winners + self.atoms.atom_count - self.starts[rows], -1)
-        shared = (factors[:, None] == factors[None]).sum(axis=1) > 1
-        orders = np.stack([self.assignment.reach.order[axis] for axis in names])
-        orders = orders.argsort(axis=0, kind="stable").T @ len(names) ** np.arange(len(names))
-        orders = np.where(shared & (winners >= 0), orders[classes.of_factor[winners]], -1)
-        keys = np.concatenate([self.shape_ids[None, rows], factors, orders]).T.tolist()
-        found: dict[int, dict[str, int]] = {}
-        for row, key in zip(rows.tolist(), map(tuple, keys), strict=True):
+        winners = np.stack([self.assignment.winners[axis] for axis in names])  # [axes, rows] int64, -1 for none
+        rows = np.flatnonzero((winners >= 0).any(axis=0))  # [cut] int64: the rows where something is cut
+        winners = winners[:, rows]  # [axes, cut]
+        factors = np.where(winners >= 0, winners - self.atoms.factor_starts[rows], -1)  # [axes, cut] local factors
+        shared = (factors[:, None] == factors[None]).sum(axis=1) > 1  # [axes, cut] bool: another axis is at that factor, too
+        orders = np.stack([self.assignment.reach.order[axis] for axis in names])  # [axes, classes + 1] when each was claimed
+        orders = orders.argsort(axis=0, kind="stable").T @ len(names) ** np.arange(len(names))  # [classes + 1] in base n
+        orders = np.where(shared & (winners >= 0), orders[classes.of_factor[winners]], -1)  # [axes, cut]
+        keys = np.concatenate([self.atoms.shape_ids[None, rows], factors, orders]).T.tolist()  # [cut, 1 + 2 axes]
+        found: dict[RowIndex, Taken] = {}
+        for row, key in zip(cast("list[RowIndex]", rows.tolist()), map(tuple, keys), strict=True):
             known = self._own_memo.get(key)
             if known is None:
-                taken = {axis: f for axis, f in zip(names, key[1:], strict=False) if f >= 0}
+                taken = {axis: LocalFactor(f) for axis, f in zip(names, key[1:], strict=False) if f >= 0}
                 known = self._own_memo[key] = taken, self.factor_axes(row, taken)
             found[row], self.own[row] = known
         return found
 
-    def factor_axes(self, position: int, taken: dict[str, int]) -> FactorAxes:
-        """Axes of each sub-factor, in order of claim."""
+    def factor_axes(self, position: RowIndex, taken: Taken) -> FactorAxes:
+        """The axes of each factor of a row, in order of claim.
+
+        before   {"data": 1, "model": 1, "x": 0}, "model" claimed before "data", of a row with three factors
+        after    (("x",), ("model", "data"), ())
+        """
         axes: list[list[str]] = [[] for _ in self.atoms.shapes[position].sizes]
         for axis, factor in taken.items():
             axes[factor].append(axis)
-        base = self.atoms.factor_start[position] - self.atoms.atom_count
-        for factor, own in enumerate(axes):
-            if len(own) > 1:
-                class_ = int(self.assignment.classes.of_factor[base + factor])
-                own.sort(key=lambda axis: self.rank(class_, axis))
+        if len(taken) > 1:
+            classes = self.assignment.classes.of_row(position)
+            for factor, own in enumerate(axes):
+                if len(own) > 1:
+                    own.sort(key=partial(self.rank, classes[factor]))
         return tuple(map(tuple, axes))
 
-    def rank(self, class_: int, axis: str) -> int:
+    def rank(self, class_: ClassId, axis: str) -> int:
+        """When a class claimed an axis: the earlier, the more major it is among the axes of one factor."""
         return int(self.assignment.reach.order[axis][class_])
 
-    def own_sums(self, position: int, row: OpRow, own: FactorAxes) -> Sums:
+    def own_sums(self, position: RowIndex, row: OpRow, own: FactorAxes) -> Sums:
         """The axes that a row's own cut reduction leaves unreduced, with the kind. What must happen once runs on one
         device: the others have nothing, and the sum is what it returned."""
         if position in self.tables.once:
@@ -103,17 +127,17 @@ class Propagation:
             return {}
         return {axis: shape.kind for p, axes in enumerate(own) if shape.reduction[p] for axis in axes}
 
-    def tentative(self, claimed: dict[int, dict[str, int]]) -> tuple[list[frozenset[str]], dict[int, Sums]]:
+    def tentative(self, claimed: dict[RowIndex, Taken]) -> tuple[list[frozenset[str]], dict[RowIndex, Sums]]:
         """If every op keeps its claims: the axes each value is cut over, and the sums each row leaves unreduced."""
         none: frozenset[str] = frozenset()
-        axes: list[frozenset[str]] = [none] * len(self.tables.values)
-        per_atom: list[FactorAxes] = [()] * len(self.tables.values)
-        found: dict[int, Sums] = {}
+        axes: list[frozenset[str]] = [none] * len(self.tables.values)  # [values]
+        per_atom: list[FactorAxes] = [()] * len(self.tables.values)  # [values][atoms]
+        found: dict[RowIndex, Sums] = {}
         for argument, own in enumerate(self.assignment.argument_axes):
             per_atom[argument] = own
             axes[argument] = frozenset(a for atom in own for a in atom)
         through, once, shapes = self.tables.passed_through, self.tables.once, self.atoms.shapes
-        for position, row in enumerate(self.tables.rows):
+        for position, row in self.tables.each_row():
             view = through[position]
             if view is not None:
                 own = self.passed_through(shapes[position], view, per_atom[view.source])
@@ -132,7 +156,7 @@ class Propagation:
         return axes, found
 
     def passed_through(self, shape: OpShape, view: View, source: FactorAxes) -> FactorAxes:
-        """Sub-factor axes of a pass-through op: those its operand's atoms actually have; () for none at all."""
+        """The axes of a pass-through op's factors: those that its operand's atoms actually have; `source` are these."""
         if not source:
             return ()
         key = id(shape), view.dims, source, self.atoms.sizes_of[view.source]
@@ -142,18 +166,16 @@ class Propagation:
         return found
 
     def _followed(self, shape: OpShape, view: View, source: FactorAxes) -> FactorAxes:
+        """As `passed_through`, found without the memo."""
         own: list[Axes] = [()] * len(shape.sizes)
         for d, pieces in enumerate(shape.slots[0]):
             if pieces is not None and view.dims[d] >= 0:
                 for k, piece in enumerate(pieces):
                     if not shape.closed[piece]:
-                        own[piece] = source[self.flat(view.source, view.dims[d], k)]
+                        own[piece] = source[self.atoms.place_in_value(view.source, view.dims[d], k)]
         return tuple(own) if any(own) else ()
 
-    def flat(self, value: int, dim: int, part: int) -> int:
-        return sum(len(sizes) for sizes in self.atoms.sizes_of[value][:dim]) + part
-
-    def layout_of(self, value: int, axes: FactorAxes) -> Layout:
+    def layout_of(self, value: ValueIndex, axes: FactorAxes) -> Layout:
         """The layout of a value from the axes of its atoms."""
         per_dim = self.atoms.sizes_of[value]
         if not any(axes):
@@ -169,8 +191,8 @@ class Propagation:
             found = self._layout_memo[key] = tuple(dims)
         return found
 
-    def cut(self, position: int, row: OpRow, own: FactorAxes) -> RowLayouts:
-        """What a row is if its sub-factors have these axes."""
+    def cut(self, position: RowIndex, row: OpRow, own: FactorAxes) -> RowLayouts:
+        """What a row is if its factors have these axes."""
         shape = self.atoms.shapes[position]
         key = (id(shape), own, position if position in self.tables.once else -1)
         found = self._cut_memo.get(key)
@@ -209,7 +231,7 @@ class Propagation:
             found = self._source_memo[key] = tuple(dims)
         return found
 
-    def _result_axes(self, shape: OpShape, index: int, own: FactorAxes, value: int) -> FactorAxes:
+    def _result_axes(self, shape: OpShape, index: int, own: FactorAxes, value: ValueIndex) -> FactorAxes:
         """Axes of each atom of a result; a dim its rule cannot cut is whole, however many atoms it has."""
         if not own:
             return ()

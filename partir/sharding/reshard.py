@@ -3,6 +3,10 @@
 Slices cost nothing and come first; an axis that moves from one dim to another is one all_to_all, or two where other axes cut
 the first dim within it: they move, too, and back. What remains is gathered, with one all_gather for all axes of one dim; last
 come the slices that had to wait for their axis to be free.
+
+    before   [8/a, 8/b, 8]      after   [8, 8/b, 8/a]         one all_to_all over a, from dim 0 to dim 2
+    before   [8/a.b, 8]         after   [8/b, 8/a]            two: a and b to dim 1 as a.b there, then b back
+    before   [8/a, 8]           after   [8/b, 8]              gather a, then slice b (a slice of b first would cut within a)
 """
 
 from __future__ import annotations

@@ -156,7 +156,14 @@ def from_record(record: Any, path: str) -> Strategy:
         if not isinstance(value, list):
             raise refuse(f"{key} is not a list")
     actions = tuple(from_json(item) for item in fields["actions"])  # type: ignore[reportUnknownVariableType]
-    return Strategy(str(fields["name"]), mesh, actions, named[0], named[1], tuple(map(str, model)))
+    return Strategy(
+        name=str(fields["name"]),
+        mesh=mesh,
+        actions=actions,
+        arguments=named[0],
+        results=named[1],
+        model=tuple(map(str, model)),
+    )
 
 
 def _named(program: Program) -> tuple[tuple[Named, ...], tuple[Named, ...]]:

@@ -1,7 +1,11 @@
 """What is known of a program before any decision: its tables, atoms, classes, addresses and constraints.
 
 A structure may have dims *joined*: cut over more devices than some op has blocks of them, they are taken as one block, and
-the op reads them whole. Then its atoms and classes are others; the rest is shared.
+the op reads them whole. Then its atoms and classes are others; the rest is shared. `x.reshape(4, 16)` of x [64] on 8 devices:
+
+    as it is    the dim of x has atoms 4 and 16; a cut is of the outer one, and 4 does not divide by 8
+    joined      with `joins = {(x, 0, 8)}` it is one atom of 64, which does; the reshape, whose blocks differ, reads x whole
+    passages    {(x, 0): [(y, 0), (y, 1)]}: at y [4, 16] the cut goes on in the first part that divides by 8, the 16
 """
 
 from __future__ import annotations
@@ -11,39 +15,35 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from partir.collector import paused
 from partir.mesh import Mesh
 from partir.program import Program
 from partir.sharding import atoms as atoms_
 from partir.sharding import classes as classes_
-from partir.sharding import constraints, groups
-from partir.sharding import tables as tables_
+from partir.sharding import constraints, groups, table_builder
 from partir.sharding.actions import Addresses
 from partir.sharding.atoms import Atoms, Join
-from partir.sharding.classes import Classes, IntArray
+from partir.sharding.classes import Classes, Ends
 from partir.sharding.constraints import Wishes
 from partir.sharding.groups import Group
-from partir.sharding.tables import Tables, View
+from partir.sharding.indices import ClassId, ValueIndex
+from partir.sharding.tables import Tables
 
 
 @dataclass(eq=False)
 class Structure:
-    """What is known of a program before any decision: tables, atoms, classes, addresses. Built once, shared by all.
-
-    With `joins`, dims that are cut over more devices than an op has blocks of them keep no such blocks. `can_join` is false of
-    a program with its repeated parts taken once: it has the atoms of the whole.
-    """
+    """What is known of a program before any decision. Built once, shared by all assignments."""
 
     program: Program
     tables: Tables
     atoms: Atoms
     addresses: Addresses
     joins: frozenset[Join] = frozenset()
+    """The dims that keep no blocks, since they are cut over more devices than some op has blocks of them."""
     can_join: bool = True
+    """False of a program with its repeated parts taken once: it has the atoms of the whole."""
     _joined: dict[frozenset[Join], Structure] = field(default_factory=dict[frozenset[Join], "Structure"])
-    _classes: dict[frozenset[tuple[int, int]], Classes] = field(default_factory=dict[frozenset[tuple[int, int]], Classes])
+    _classes: dict[Ends, Classes] = field(default_factory=dict[Ends, Classes])
     _wishes: dict[Mesh, Wishes] = field(default_factory=dict[Mesh, Wishes])
     _memos: dict[tuple[Mesh, str], dict[Any, Any]] = field(default_factory=dict[tuple[Mesh, str], dict[Any, Any]])
 
@@ -51,14 +51,15 @@ class Structure:
     @paused()
     def of(cls, program: Program) -> Structure:
         """Read a program, and find its atoms, classes and addresses."""
-        tables = tables_.build(program)
+        tables = table_builder.build(program)
         structure = cls(program, tables, atoms_.build(tables), Addresses(tables))
         structure.classes()
         return structure
 
-    def classes(self, cuts: frozenset[tuple[int, int]] = frozenset()) -> Classes:
+    def classes(self, cuts: Ends = frozenset()) -> Classes:
+        """The classes of the program, with those ended that `Cut` actions end; made once for each set of them."""
         if cuts not in self._classes:
-            self._classes[cuts] = classes_.build(self.tables, self.atoms, cuts)
+            self._classes[cuts] = classes_.build(self.tables, self.atoms, self.addresses, cuts)
         return self._classes[cuts]
 
     def joined(self, joins: Iterable[Join]) -> Structure:
@@ -71,15 +72,15 @@ class Structure:
         return self._joined[wanted]
 
     @cached_property
-    def passages(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    def passages(self) -> dict[tuple[ValueIndex, int], list[tuple[ValueIndex, int]]]:
         """By joined (value, dim), where its cut may go on at an op that splits it (or puts it together): the (value, dim) of
         its parts, outer ones first. Not in what two activations are contracted over: their product would have to be summed."""
-        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        found: dict[tuple[ValueIndex, int], list[tuple[ValueIndex, int]]] = {}
         before = self.unjoined.atoms.shapes
         for row, shape, whole in zip(self.tables.rows, self.atoms.shapes, before, strict=True):
             if shape is whole or shape.slots == whole.slots:
                 continue
-            views = [*row.operands, *(View(r, tuple(range(len(self.tables.shapes[r])))) for r in row.results)]
+            views = [*row.operands, *map(self.tables.itself, row.results)]
             rules = (*row.rule.operands, *row.rule.results)
             count = len(row.operands)
             for slot, (view, dims) in enumerate(zip(views, rules, strict=True)):
@@ -97,30 +98,23 @@ class Structure:
                                 places += [(other.source, e) for e in parts]
         return {joined: kept for joined, places in found.items() if (kept := [p for p in places if not self._is_summed(*p)])}
 
-    def _is_summed(self, value: int, dim: int) -> bool:
+    def _is_summed(self, value: ValueIndex, dim: int) -> bool:
         """Whether a contraction of the forward pass sums over the class of a dim, and neither side is made of parameters."""
-        nodes, classes = self.atoms.atoms_of(value, dim), self.classes()
-        if not nodes:
-            return True
-        return int(classes.of_node[nodes[0]]) in self._summed
+        return not self.atoms.atoms_of(value, dim) or self.classes().class_of(value, dim) in self._summed
 
     @cached_property
-    def _summed(self) -> frozenset[int]:
-        found: set[int] = set()
+    def _summed(self) -> frozenset[ClassId]:
+        """The classes that a contraction of two activations sums over in the forward pass."""
+        found: set[ClassId] = set()
         classes = self.classes()
-        for position, row in enumerate(self.tables.rows):
+        for position, row in self.tables.each_row():
             if row.op.name != "stablehlo.dot_general" or self.tables.phase(row) != "forward":
                 continue
             if any(view is None or self.tables.of_state_alone[view.source] for view in row.operands):
                 continue
-            first, shape = self.atoms.factor_start[position], self.atoms.shapes[position]
-            found.update(int(classes.of_node[first + f]) for f, summed in enumerate(shape.reduction) if summed)
+            factors = zip(classes.of_row(position), self.atoms.shapes[position].reduction, strict=True)
+            found.update(class_ for class_, is_summed in factors if is_summed)
         return frozenset(found)
-
-    @cached_property
-    def factor_sizes(self) -> IntArray:
-        """The size of each sub-factor, rows in order [sub-factors] int64."""
-        return np.array([size for shape in self.atoms.shapes for size in shape.sizes], dtype=np.int64)
 
     @property
     def unjoined(self) -> Structure:

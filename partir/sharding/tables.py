@@ -16,58 +16,49 @@ says what belongs to which region.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, cast
 
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerType
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
-from partir.dialect import constants
-from partir.dialect.kinds import LAYOUT, happens_once, is_pointwise
+from partir.dialect.kinds import happens_once
 from partir.dialect.sdy import ManualComputationOp
 from partir.program import Program, item_bytes, origin_of, type_bytes
-from partir.sharding.rule import Rule, rule_of, same_rule, shape_of
+from partir.sharding.indices import ROOT, Reader, RegionId, RowIndex, ValueIndex
+from partir.sharding.rule import Rule, shape_of
 
 Kind = Literal["constant_like", "view", "pass_through", "claim", "carry", "predicate"]
-
-PASS_THROUGH = frozenset(
-    {
-        "stablehlo.convert",
-        "stablehlo.reshape",
-        "stablehlo.reverse",
-        "stablehlo.slice",
-        "stablehlo.dynamic_slice",
-        "partir.tag",
-    }
-)
 
 
 @dataclass(frozen=True)
 class View:
-    """A value seen through views: `source` is a value index, `dims[d]` its dim that became dim d, or -1 for none."""
+    """A value seen through views: `dims[d]` is the dim of `source` that became dim d, or -1 for none.
 
-    source: int
+    x [8, 16] transposed and given a dim of size 1 in front is `View(x, (-1, 1, 0))`, of shape [1, 16, 8].
+    """
+
+    source: ValueIndex
     dims: tuple[int, ...]
 
 
 @dataclass(eq=False)
 class OpRow:
-    """One op that decides or follows. `operands[i]` is the view read by operand i, or None where that operand is constant-like.
-
-    `index` is its place in its block (for a carry row, which of the carried values it is); `captured` are values its regions
-    read from outside; they are wanted replicated.
-    """
+    """One op that is partitioned, or one value that control flow carries."""
 
     index: int
+    """Its place in its block; for a carry row, which of the carried values it is."""
     op: Operation
     kind: Kind
+    """Whether it claims axes for itself, passes its operand's layout through, carries a value, or reads a predicate."""
     rule: Rule
     operands: tuple[View | None, ...]
-    results: tuple[int, ...]
-    captured: tuple[int, ...] = ()
-    region: int = 0
+    """What each operand reads, seen through views; None where that is constant-like."""
+    results: tuple[ValueIndex, ...]
+    captured: tuple[ValueIndex, ...] = ()
+    """The values that its regions read from outside: they are wanted replicated."""
+    region: RegionId = ROOT
 
     @property
     def slot_shapes(self) -> list[tuple[int, ...]]:
@@ -101,11 +92,11 @@ class OpRow:
 
 @dataclass(eq=False)
 class RegionItems:
-    """What runs in one region, in order: row numbers and inner controls; `arguments` and `returns` are its ends."""
+    """What runs in one region, in order: rows, and inner controls."""
 
-    number: int
-    items: list[int | Control] = field(default_factory=list["int | Control"])
-    arguments: tuple[int, ...] = ()
+    number: RegionId
+    items: list[RowIndex | Control] = field(default_factory=list["RowIndex | Control"])
+    arguments: tuple[ValueIndex, ...] = ()
     returns: tuple[SSAValue, ...] = ()
 
 
@@ -118,44 +109,88 @@ class Control:
     """
 
     op: Operation
-    carries: tuple[int, ...]
+    carries: tuple[RowIndex, ...]
     regions: tuple[RegionItems, ...]
-    predicate: int | None = None
+    predicate: RowIndex | None = None
     trips: int | None = None
 
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A sum that a loop carries: in row `add` the body adds the value `addend` to its argument and hands the result back."""
+    """A sum that a loop carries: the body only adds to it, and nothing else reads it there.
 
-    carry: int
-    add: int
-    addend: int
-    argument: int
-    result: int
+    while (%sum = 0, ...) do { return add %sum, %addend }
+    """
+
+    carry: RowIndex
+    """The carry row of the sum."""
+    add: RowIndex
+    """The row of the addition."""
+    addend: ValueIndex
+    argument: ValueIndex
+    """The body's argument, `%sum`."""
+    result: ValueIndex
+    """What the loop returns."""
     trips: int
 
 
 @dataclass(eq=False)
 class Tables:
-    """Values are numbered arguments first, then results in program order; ops are numbered in program order."""
+    """Values are numbered arguments first, then results in program order; rows are numbered in program order.
+
+    `sin(x.T) + 1`, with x [4, 8]: values 0 (x), 1 (the constant), 2 (x.T), 3 (the sine), 4 (1, broadcast) and 5 (the sum).
+    Value 2 is in `views`; 1 and 4 are constant-like; row 0 is the sine, of `View(0, (1, 0))`, row 1 the addition.
+    """
 
     program: Program
     values: list[SSAValue]
+    """[values]"""
     shapes: list[tuple[int, ...]]
+    """[values] global shapes."""
     rows: list[OpRow]
+    """[rows]"""
     outputs: list[View | None]
+    """[results] what each result of the program is a view of; None where it is constant-like."""
     kinds: dict[Operation, Kind]
-    views: dict[int, View]
-    index_of: dict[SSAValue, int]
+    views: dict[ValueIndex, View]
+    """The values that are views, each of what: never of another view."""
+    index_of: dict[SSAValue, ValueIndex]
     argument_count: int
-    producer: list[int]
+    producer: list[RowIndex]
+    """[values] the row that makes each; -1 for arguments, views and what is constant-like."""
     root: RegionItems
-    region_of: list[int]
-    parent: list[int]
+    """What the function runs."""
+    region_of: list[RegionId]
+    """[values] the region each is made in."""
+    parent: list[RegionId]
+    """[regions] the region around each; 0 around the function itself."""
     trips: list[int]
+    """[regions] how often each runs in one run of the region around it."""
 
-    def times(self, region: int) -> int:
+    @property
+    def arguments(self) -> Sequence[ValueIndex]:
+        """The values that are arguments."""
+        return cast("Sequence[ValueIndex]", range(self.argument_count))
+
+    def each_value(self) -> Sequence[ValueIndex]:
+        """All values, by number."""
+        return cast("Sequence[ValueIndex]", range(len(self.values)))
+
+    def each_row(self) -> Iterator[tuple[RowIndex, OpRow]]:
+        """All rows, with their numbers."""
+        return cast("Iterator[tuple[RowIndex, OpRow]]", enumerate(self.rows))
+
+    @property
+    def regions(self) -> Sequence[RegionId]:
+        """All regions of control flow, by number."""
+        return cast("Sequence[RegionId]", range(len(self.parent)))
+
+    @property
+    def state(self) -> Sequence[tuple[ValueIndex, int]]:
+        """(argument, result) of state that the program updates: what one step returns is what the next one is given."""
+        return cast("Sequence[tuple[ValueIndex, int]]", self.program.signature.state)
+
+    def times(self, region: RegionId) -> int:
         """How often a region runs in one step: the product of the trip counts around it (an unknown one counts as 1)."""
         times = 1
         while region:
@@ -163,7 +198,7 @@ class Tables:
             region = self.parent[region]
         return times
 
-    def is_inside(self, region: int, outer: int) -> bool:
+    def is_inside(self, region: RegionId, outer: RegionId) -> bool:
         """Whether a region lies in another, or is it."""
         while region != outer:
             if not region:
@@ -184,9 +219,9 @@ class Tables:
         return found
 
     @cached_property
-    def accumulators(self) -> dict[int, Accumulator]:
+    def accumulators(self) -> dict[RowIndex, Accumulator]:
         """The sums that loops carry, by the row of their addition. Nothing else reads what is carried."""
-        found: dict[int, Accumulator] = {}
+        found: dict[RowIndex, Accumulator] = {}
         for control in self.controls:
             for position in control.carries if len(control.regions) == 2 and control.op.name == "stablehlo.while" else ():
                 row = self.rows[position]
@@ -195,18 +230,25 @@ class Tables:
                 reads = self.uses[argument]
                 if back is None or self.uses[ignored] or len(reads) != 1 or reads[0][0] < 0:
                     continue
-                add, slot = reads[0]
+                add, slot = RowIndex(reads[0][0]), reads[0][1]
                 adding = self.rows[add]
                 other = adding.operands[1 - slot] if adding.op.name == "stablehlo.add" and slot in (0, 1) else None
                 if other is None or adding.results != (back.source,) or self.uses[back.source] != [(position, 1)]:
                     continue
-                found[add] = Accumulator(position, add, other.source, argument, result, control.trips or 8)
+                found[add] = Accumulator(
+                    carry=position,
+                    add=add,
+                    addend=other.source,
+                    argument=argument,
+                    result=result,
+                    trips=control.trips or 8,
+                )
         return found
 
     @cached_property
-    def scanned(self) -> frozenset[tuple[int, int]]:
+    def scanned(self) -> frozenset[tuple[ValueIndex, int]]:
         """(value, dim) pairs that the program walks along, one slice at a time: no tactic cuts those."""
-        found: set[tuple[int, int]] = set()
+        found: set[tuple[ValueIndex, int]] = set()
         for row in self.rows:
             if row.op.name not in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice") or row.operands[0] is None:
                 continue
@@ -216,18 +258,19 @@ class Tables:
         return frozenset(found)
 
     @cached_property
-    def uses(self) -> list[list[tuple[int, int]]]:
-        """For each value, the (row position, operand) pairs that read it; outputs read as row -1 - result index."""
-        uses: list[list[tuple[int, int]]] = [[] for _ in self.values]
+    def uses(self) -> list[list[tuple[Reader, int]]]:
+        """By value, the (reader, operand) pairs that read it; the operand is -1 for a row whose regions capture it."""
+        uses: list[list[tuple[Reader, int]]] = [[] for _ in self.values]
         for position, row in enumerate(self.rows):
+            reader = Reader(position)
             for slot, view in enumerate(row.operands):
                 if view is not None:
-                    uses[view.source].append((position, slot))
+                    uses[view.source].append((reader, slot))
             for value in row.captured:
-                uses[value].append((position, -1))
+                uses[value].append((reader, -1))
         for result, view in enumerate(self.outputs):
             if view is not None:
-                uses[view.source].append((-1 - result, 0))
+                uses[view.source].append((Reader(-1 - result), 0))
         return uses
 
     @cached_property
@@ -236,7 +279,7 @@ class Tables:
         return [row.passed_through for row in self.rows]
 
     @cached_property
-    def reads(self) -> list[tuple[tuple[int, View, int, bool], ...]]:
+    def reads(self) -> list[tuple[tuple[int, View, ValueIndex, bool], ...]]:
         """By row, the operands that are not constant-like: (slot, view, its source, whether the view is the identity)."""
         ranges = [tuple(range(rank)) for rank in range(1 + max(map(len, self.shapes), default=0))]
         return [
@@ -249,27 +292,28 @@ class Tables:
         ]
 
     @cached_property
-    def readers(self) -> list[tuple[int, ...]]:
-        """For each value, the rows that read it, each once, ascending; outputs read as row -1 - result index."""
+    def readers(self) -> list[tuple[Reader, ...]]:
+        """By value, what reads it, each once, ascending: results of the program first."""
         return [tuple(sorted({position for position, _ in uses})) for uses in self.uses]
 
     @cached_property
-    def once(self) -> frozenset[int]:
+    def once(self) -> frozenset[RowIndex]:
         """The rows that must happen once, on one device."""
-        return frozenset(position for position, row in enumerate(self.rows) if happens_once(row.op))
+        return frozenset(position for position, row in self.each_row() if happens_once(row.op))
 
     @cached_property
-    def manual(self) -> frozenset[int]:
+    def manual(self) -> frozenset[RowIndex]:
         """The rows that are a user's `shard_map`."""
-        return frozenset(position for position, row in enumerate(self.rows) if isinstance(row.op, ManualComputationOp))
+        return frozenset(position for position, row in self.each_row() if isinstance(row.op, ManualComputationOp))
 
     @cached_property
     def of_state_alone(self) -> list[bool]:
-        """Whether a value is a parameter, or one only converted or reshaped: gathered anew in each phase that reads it."""
-        return self.made_of({i for i, leaf in enumerate(self.program.signature.arguments) if leaf.role == "state"})
+        """[values] whether each is a parameter, perhaps converted or reshaped: gathered anew in each phase that reads it."""
+        leaves = self.program.signature.arguments
+        return self.made_of({i for i in self.arguments if leaves[i].role == "state"})
 
-    def made_of(self, arguments: Collection[int]) -> list[bool]:
-        """Whether a value is one of these arguments, or one only converted, reshaped or sliced."""
+    def made_of(self, arguments: Collection[ValueIndex]) -> list[bool]:
+        """[values] whether each is one of these arguments, or one only converted, reshaped or sliced."""
         flags = [value in arguments for value in range(len(self.values))]
         for row in self.rows:
             view = row.operands[0] if row.operands else None
@@ -283,12 +327,12 @@ class Tables:
         return flags
 
     @cached_property
-    def read_in_phases(self) -> frozenset[int]:
+    def read_in_phases(self) -> frozenset[ValueIndex]:
         """The parameters that more than one phase reads outside loops, themselves or only converted or reshaped."""
-        root = list(range(len(self.values)))
-        found: set[int] = set()
-        for value, made in enumerate(self.of_state_alone):
-            if not made or self.region_of[value]:
+        root = list(self.each_value())
+        found: set[ValueIndex] = set()
+        for value in self.each_value():
+            if not self.of_state_alone[value] or self.region_of[value]:
                 continue
             if value >= self.argument_count:
                 view = self.rows[self.producer[value]].operands[0]
@@ -301,7 +345,7 @@ class Tables:
 
     @cached_property
     def of_one_round(self) -> list[bool]:
-        """Whether a value is a slice that one round of a loop takes of a parameter, perhaps converted or reshaped."""
+        """[values] whether each is a slice that one round of a loop takes of a parameter, perhaps converted or reshaped."""
         flags = [False] * len(self.values)
         for row in self.rows:
             view = row.operands[0] if row.region and row.operands and row.results else None
@@ -311,7 +355,7 @@ class Tables:
 
     @cached_property
     def bytes_of(self) -> list[int]:
-        """The global bytes of each value."""
+        """[values] global bytes."""
         by_type: dict[int, int] = {}
         found: list[int] = []
         for value in self.values:
@@ -323,8 +367,12 @@ class Tables:
 
     @cached_property
     def item_bytes(self) -> list[int]:
-        """The bytes of one element of each value; 0 for tokens."""
+        """[values] the bytes of one element; 0 for tokens."""
         return [item_bytes(value.type) for value in self.values]
+
+    def itself(self, value: ValueIndex) -> View:
+        """A value as the view of itself."""
+        return View(value, tuple(range(len(self.shapes[value]))))
 
     def view_of(self, value: SSAValue) -> View | None:
         """What a value is a view of (itself, if of nothing else); None when it is constant-like."""
@@ -332,269 +380,12 @@ class Tables:
         if isinstance(owner, Operation) and self.kinds.get(owner) == "constant_like":
             return None
         index = self.index_of[value]
-        return self.views.get(index) or View(index, tuple(range(len(self.shapes[index]))))
+        return self.views.get(index) or self.itself(index)
 
     def phase(self, row: OpRow) -> str:
+        """The phase of a row: "forward", "backward" or "recomputed"."""
         return origin_of(row.op).phase.data
 
     def scope(self, row: OpRow) -> str:
+        """The named scope of a row: "layer_0/mlp-block/up"."""
         return origin_of(row.op).scope.data
-
-
-def build(program: Program) -> Tables:
-    """Read a program into tables: one pass over its ops, linear in their number."""
-    return _Builder(program).run()
-
-
-class _Builder:
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.values: list[SSAValue] = []
-        self.index_of: dict[SSAValue, int] = {}
-        self.kinds: dict[Operation, Kind] = {}
-        self.constant_like: set[SSAValue] = set()
-        self.views: dict[int, View] = {}
-        self.rows: list[OpRow] = []
-        self.producer: list[int] = []
-        self.region_of: list[int] = []
-        self.parent: list[int] = [0]
-        self.trips: list[int] = [1]
-
-    def run(self) -> Tables:
-        block = self.program.body
-        root = RegionItems(0)
-        for argument in block.args:
-            self.value(argument, 0)
-        self.block(block, root)
-        outputs = [self.view_of(value) for value in root.returns]
-        shapes = [shape_of(value.type) for value in self.values]
-        return Tables(
-            self.program,
-            self.values,
-            shapes,
-            self.rows,
-            outputs,
-            self.kinds,
-            self.views,
-            self.index_of,
-            len(block.args),
-            self.producer,
-            root,
-            self.region_of,
-            self.parent,
-            self.trips,
-        )
-
-    def value(self, value: SSAValue, region: int) -> int:
-        index = self.index_of[value] = len(self.values)
-        self.values.append(value)
-        self.producer.append(-1)
-        self.region_of.append(region)
-        return index
-
-    def view_of(self, value: SSAValue) -> View | None:
-        if value in self.constant_like:
-            return None
-        index = self.index_of[value]
-        return self.views.get(index) or View(index, tuple(range(len(shape_of(value.type)))))
-
-    def row(self, row: OpRow) -> int:
-        position = len(self.rows)
-        for result in row.results:
-            self.producer[result] = position
-        self.rows.append(row)
-        return position
-
-    def block(self, block: Block, into: RegionItems) -> None:
-        for index, op in enumerate(block.ops):
-            if op.name in RETURNS:
-                into.returns = tuple(op.operands)
-                return
-            if op.name in CONTROL:
-                into.items.append(self.control(op, into.number))
-                continue
-            for result in op.results:
-                self.value(result, into.number)
-            kind = self.kinds[op] = _kind_of(op, self.constant_like, self.views, self.index_of)
-            if kind == "constant_like":
-                self.constant_like.update(op.results)
-                continue
-            if kind == "view":
-                source, dims = self.view_of(op.operands[0]), view_dims(op)
-                assert source is not None
-                assert dims is not None
-                through = tuple(-1 if d < 0 else source.dims[d] for d in dims)
-                self.views[self.index_of[op.results[0]]] = View(source.source, through)
-                continue
-            captured = _captured(op, self.index_of, self.constant_like) if op.regions else ()
-            operands = tuple(self.view_of(v) for v in op.operands)
-            results = tuple(self.index_of[r] for r in op.results)
-            into.items.append(self.row(OpRow(index, op, kind, rule_of(op), operands, results, captured, into.number)))
-
-    def control(self, op: Operation, outer: int) -> Control:
-        self.kinds[op] = "carry"
-        if op.name == "stablehlo.while":
-            return self.loop(op, outer)
-        if op.name == "stablehlo.optimization_barrier":
-            rows: list[int] = []
-            for k, (operand, result) in enumerate(zip(op.operands, op.results, strict=True)):
-                ends = (self.view_of(operand),), (self.value(result, outer),)
-                rows.append(self.carry(op, k, *ends, outer))
-            return Control(op, tuple(rows), ())
-        predicate = self.row(OpRow(0, op, "predicate", SCALAR, (self.view_of(op.operands[0]),), (), (), outer))
-        regions = [self.region(op, k, outer, 1) for k in range(len(op.regions))]
-        made: list[int] = []
-        for k, result in enumerate(op.results):
-            branches = tuple(self.view_of(region.returns[k]) for region in regions)
-            made.append(self.carry(op, k, branches, (self.value(result, outer),), outer))
-        return Control(op, tuple(made), tuple(regions), predicate)
-
-    def loop(self, op: Operation, outer: int) -> Control:
-        """Rows of the carried values come first, as the loop's arguments do; what the body hands back is filled in after it."""
-        trips = trip_count(op)
-        condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
-        first, second = self.new_region(outer, 1), self.new_region(outer, trips or 1)
-        carries: list[int] = []
-        for k, operand in enumerate(op.operands):
-            results = (
-                self.value(condition.args[k], first.number),
-                self.value(body.args[k], second.number),
-                self.value(op.results[k], outer),
-            )
-            carries.append(self.carry(op, k, (self.view_of(operand), None), results, outer))
-        first.arguments = tuple(self.index_of[a] for a in condition.args)
-        second.arguments = tuple(self.index_of[a] for a in body.args)
-        self.block(condition, first)
-        predicate = self.row(OpRow(0, op, "predicate", SCALAR, (self.view_of(first.returns[0]),), (), (), first.number))
-        self.block(body, second)
-        for position, value in zip(carries, second.returns, strict=True):
-            row = self.rows[position]
-            row.operands = (row.operands[0], self.view_of(value))
-        return Control(op, tuple(carries), (first, second), predicate, trips)
-
-    def carry(
-        self,
-        op: Operation,
-        number: int,
-        operands: tuple[View | None, ...],
-        results: tuple[int, ...],
-        region: int,
-    ) -> int:
-        rule = same_rule(shape_of(op.results[number].type), len(operands), len(results))
-        return self.row(OpRow(number, op, "carry", rule, operands, results, (), region))
-
-    def region(self, op: Operation, number: int, outer: int, trips: int) -> RegionItems:
-        items = self.new_region(outer, trips)
-        if op.regions[number].blocks:
-            self.block(op.regions[number].blocks[0], items)
-        return items
-
-    def new_region(self, outer: int, trips: int) -> RegionItems:
-        self.parent.append(outer)
-        self.trips.append(trips)
-        return RegionItems(len(self.parent) - 1)
-
-
-RETURNS = frozenset({"func.return", "stablehlo.return"})
-CONTROL = frozenset({"stablehlo.while", "stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier", "partir.barrier"})
-SCALAR = Rule((), ((),), (), frozenset(), frozenset(), None)
-"""The rule of a row that reads one scalar."""
-
-
-def trip_count(op: Operation) -> int | None:
-    """How often a `while` runs where its text says so: a counter from one constant to another by a constant step.
-
-    before   while (%i = 0, ...) cond { compare LT, %i, 24 } do { ... return add %i, 1 }
-    after    24
-    """
-    condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
-    compare = _owner(condition.last_op.operands[0] if condition.last_op is not None else None)
-    if compare is None or compare.name != "stablehlo.compare" or str(compare.properties["comparison_direction"]) not in _LESS:
-        return None
-    counter = compare.operands[0]
-    if not isinstance(counter, BlockArgument) or counter.owner is not condition:
-        return None
-    k = counter.index
-    step = _owner(body.last_op.operands[k] if body.last_op is not None else None)
-    if step is None or step.name != "stablehlo.add" or body.args[k] not in step.operands:
-        return None
-    increment = next((v for v in step.operands if v is not body.args[k]), None)
-    numbers = [_number(v) for v in (op.operands[k], compare.operands[1], increment)]
-    if any(n is None for n in numbers) or not numbers[2]:
-        return None
-    start, limit, by = (n for n in numbers if n is not None)
-    span = limit - start + (1 if "LE" in str(compare.properties["comparison_direction"]) else 0)
-    return max(0, -(-span // by))
-
-
-_LESS = frozenset({"#stablehlo<comparison_direction LT>", "#stablehlo<comparison_direction LE>"})
-
-
-def _owner(value: SSAValue | None) -> Operation | None:
-    return value.owner if value is not None and isinstance(value.owner, Operation) else None
-
-
-def _number(value: SSAValue | None) -> int | None:
-    owner = _owner(value)
-    literal = owner.properties.get("value") if owner is not None and owner.name == "stablehlo.constant" else None
-    if isinstance(literal, DenseIntOrFPElementsAttr) and isinstance(literal.get_element_type(), IntegerType):
-        return int(literal.get_values()[0])
-    return None
-
-
-def _kind_of(op: Operation, constant_like: set[SSAValue], views: dict[int, View], index_of: dict[SSAValue, int]) -> Kind:
-    name = op.name
-    if name in ("stablehlo.constant", "stablehlo.iota"):
-        return "constant_like"
-    if op.operands and (is_pointwise(op) or name in LAYOUT) and constant_like.issuperset(op.operands):
-        return "constant_like"
-    if name in LAYOUT and op.operands[0] not in constant_like and view_dims(op) is not None:
-        return "view"
-    if name == "stablehlo.convert" and index_of[op.operands[0]] in views:
-        view = views[index_of[op.operands[0]]]
-        if -1 in view.dims:
-            return "view"
-    return "pass_through" if name in PASS_THROUGH else "claim"
-
-
-def view_dims(op: Operation) -> tuple[int, ...] | None:
-    """For each result dim of a view, the operand dim it is, or -1; None when the op does more than that."""
-    before, after = shape_of(op.operands[0].type), shape_of(op.results[0].type)
-    if op.name == "stablehlo.convert":
-        return tuple(range(len(after)))
-    if op.name == "stablehlo.transpose":
-        return ints(op, "permutation")
-    if op.name == "stablehlo.broadcast_in_dim":
-        dims = [-1] * len(after)
-        for source, target in enumerate(ints(op, "broadcast_dimensions")):
-            if before[source] == after[target]:
-                dims[target] = source
-        return tuple(dims)
-    kept = [d for d, size in enumerate(before) if size != 1]
-    if [before[d] for d in kept] != [size for size in after if size != 1]:
-        return None
-    remaining = iter(kept)
-    return tuple(next(remaining) if size != 1 else -1 for size in after)
-
-
-def ints(op: Operation, name: str) -> tuple[int, ...]:
-    """A property that is a dense array of integers."""
-    attr = op.properties[name]
-    return tuple(int(i) for i in attr.get_values())  # type: ignore[attr-defined]
-
-
-def _captured(op: Operation, index_of: dict[SSAValue, int], constant_like: set[SSAValue]) -> tuple[int, ...]:
-    found: dict[int, None] = {}
-    for inner in op.walk():
-        if inner is op:
-            continue
-        for value in inner.operands:
-            if value in index_of and value not in constant_like:
-                found[index_of[value]] = None
-    return tuple(found)
-
-
-def is_splat(op: Operation) -> bool:
-    """Whether a constant is one number everywhere."""
-    attr = op.properties.get("value")
-    return isinstance(attr, DenseIntOrFPElementsAttr) and constants.is_splat(attr)

@@ -4,8 +4,15 @@ A tiled reduction factor leaves its result unreduced. Passing it on pays where u
 projections send to one input are added first, then reduced once) or shrink (a sum over the rest of the dims). Elsewhere the
 earliest place is best: nothing has to be masked, and each op after it keeps its own claim.
 
-Three sweeps: forward, which values could be unreduced; backward, the least bytes that reducing could cost from here on;
-and then `plan` walks forward once more and does it.
+Three sweeps: forward, which values could be unreduced; backward, the least bytes that reducing could cost from here on; and
+then `plan` walks forward once more and does it. Three gradients of 100 bytes, each unreduced over "model":
+
+    ops               s = a + b ; t = s + c ; u = tanh(t)
+    forward           a, b, c, s and t could be unreduced; u could not, since tanh of a sum is no sum of tanhs
+    backward, t       100 at t itself: what is made of it goes no further
+    backward, s       100 at once, or what t costs, shared by s and c that meet there: 50, so s is kept; so is c
+    backward, a, b    100 at once, or what s costs, shared by both: 25, so both are kept
+    plan              one all_reduce, of t, in place of three
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from partir.sharding.assignment import Assignment
+from partir.sharding.indices import Reader, RowIndex, ValueIndex
 from partir.sharding.linear import passing
 from partir.sharding.sums import item_bytes, summed_in
 from partir.sharding.tables import OpRow
@@ -24,19 +32,20 @@ Sums = dict[str, str]
 
 @dataclass(eq=False)
 class Passes:
-    """`keep[value]`: the axes over which that value stays unreduced into the op that reads it; `carries[row]`: those over which
-    a loop carries a sum unreduced, so that it is reduced once after the loop and not in every round."""
+    """Which values stay unreduced."""
 
-    keep: dict[int, frozenset[str]]
-    carries: dict[int, Sums]
+    keep: dict[ValueIndex, frozenset[str]]
+    """By value, the axes over which it stays unreduced into the op that reads it."""
+    carries: dict[RowIndex, Sums]
+    """By carry row, the axes over which a loop carries a sum unreduced: it is reduced once, after the loop."""
 
 
-def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own: Mapping[int, Sums]) -> Passes:
-    """Decide for every value over which axes it stays unreduced. `axes_of_value[v]` are the axes v is cut over, `own[row]` the
-    sums that a row's own cut reduction leaves unreduced."""
+def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own: Mapping[RowIndex, Sums]) -> Passes:
+    """Decide for every value over which axes it stays unreduced. `axes_of_value` [values] are the axes each is cut over,
+    `own[row]` the sums that a row's own cut reduction leaves unreduced."""
     possible = _possible(assignment, axes_of_value, own)
     keep = _worth(assignment, possible, axes_of_value)
-    carries: dict[int, Sums] = {}
+    carries: dict[RowIndex, Sums] = {}
     for sum_ in assignment.structure.tables.accumulators.values():
         made = assignment.structure.tables.rows[sum_.add].results[0]
         kept = keep.get(sum_.addend, frozenset()) & keep.get(made, frozenset())
@@ -46,12 +55,14 @@ def decide(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own:
     return Passes(keep, carries)
 
 
-def _possible(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own: Mapping[int, Sums]) -> dict[int, Sums]:
+def _possible(
+    assignment: Assignment, axes_of_value: Sequence[frozenset[str]], own: Mapping[RowIndex, Sums]
+) -> dict[ValueIndex, Sums]:
     """Values that are unreduced if everything that may pass is passed, in program order."""
     tables = assignment.structure.tables
-    possible: dict[int, Sums] = {}
+    possible: dict[ValueIndex, Sums] = {}
     reads, accumulators = tables.reads, tables.accumulators
-    for position, row in enumerate(tables.rows):
+    for position, row in tables.each_row():
         if position not in own and not any(source in possible for _, _, source, _ in reads[position]):
             continue
         sums = dict(own.get(position, {}))
@@ -83,11 +94,11 @@ def _possible(assignment: Assignment, axes_of_value: Sequence[frozenset[str]], o
 
 def may_pass(
     assignment: Assignment,
-    position: int,
+    position: RowIndex,
     row: OpRow,
     axis: str,
     kind: str,
-    unreduced: dict[int, Sums],
+    unreduced: Mapping[ValueIndex, Sums],
     axes_of_value: Sequence[frozenset[str]],
 ) -> bool:
     """Whether a row lets its unreduced operands through on `axis`: it is linear, and the others are whole there.
@@ -114,28 +125,29 @@ def may_pass(
 
 
 def _worth(
-    assignment: Assignment, possible: dict[int, Sums], axes_of_value: Sequence[frozenset[str]]
-) -> dict[int, frozenset[str]]:
+    assignment: Assignment, possible: dict[ValueIndex, Sums], axes_of_value: Sequence[frozenset[str]]
+) -> dict[ValueIndex, frozenset[str]]:
     """Backward: pass a value on where that costs strictly fewer bytes than reducing it at once."""
     tables = assignment.structure.tables
-    keep: dict[int, set[str]] = {}
-    least: dict[tuple[int, str], float] = {}
+    keep: dict[ValueIndex, set[str]] = {}
+    least: dict[tuple[ValueIndex, str], float] = {}  # the fewest bytes that reducing a value over an axis could cost
     sums = {tables.rows[a.add].results[0]: a for a in tables.accumulators.values()}
 
     devices: dict[frozenset[str], int] = {}
-    meetings: dict[tuple[int, str], tuple[list[int], int, int] | None] = {}
+    meetings: dict[tuple[ValueIndex, str], Meeting | None] = {}
 
     asked = assignment.summed_in
-    scales: dict[tuple[int, str], float] = {}
+    scales: dict[tuple[ValueIndex, str], float] = {}
 
-    def at_once(value: int, axis: str) -> float:
+    def at_once(value: ValueIndex, axis: str) -> float:
+        """The bytes that a device sends, but for a constant, where a value is reduced as soon as it is made."""
         axes = axes_of_value[value]
         if axes not in devices:
             devices[axes] = assignment.mesh.size_of(*axes)
         own = tables.bytes_of[value] / devices[axes]
         return own * widening(value, axis) if asked else own
 
-    def widening(value: int, axis: str) -> float:
+    def widening(value: ValueIndex, axis: str) -> float:
         """How many times as large as the value is what its sum sends."""
         found = scales.get((value, axis))
         if found is None:
@@ -160,12 +172,12 @@ def _worth(
                 meeting = meetings[value, axis]
                 if meeting is None:
                     continue
-                through, result, sharers = meeting
+                result = meeting.result
                 in_order = in_order and (result, axis) in least
-                after = least.get((result, axis), at_once(result, axis)) / sharers
+                after = least.get((result, axis), at_once(result, axis)) / meeting.sharers
                 if after < here:
                     least[value, axis] = after
-                    for passed in through:
+                    for passed in meeting.through:
                         keep.setdefault(passed, set()).add(axis)
         return in_order
 
@@ -178,20 +190,28 @@ REACH = 16
 """How many ops between a value and the op where all its paths meet are looked at."""
 
 
-def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, Sums]) -> tuple[list[int], int, int] | None:
-    """The one op through which all that is computed from an unreduced value goes: (values kept unreduced, its result, sharers).
+@dataclass(frozen=True)
+class Meeting:
+    """The op where all that is computed from an unreduced value comes together again."""
 
-    `sharers` counts the unreduced operands that meet there and are read nowhere else. None if some path leaves the linear part
-    first.
-    """
+    through: Sequence[ValueIndex]
+    """The values on the way, which would stay unreduced: the first one, and those made of it before the op."""
+    result: ValueIndex
+    """What the op makes."""
+    sharers: int
+    """How many unreduced operands meet there that are read nowhere else: they share the cost of reducing the result."""
+
+
+def _meeting(assignment: Assignment, value: ValueIndex, axis: str, possible: dict[ValueIndex, Sums]) -> Meeting | None:
+    """Where all that is computed from an unreduced value meets; None if some path leaves the linear part first."""
     tables = assignment.structure.tables
     readers = tables.readers
     first = min(readers[value], default=-1)
     if first < 0 or not _goes_on(tables.rows[first], axis, possible):
         return None  # most end here, before any set is made
     through = [value]
-    frontier = {value}
-    passed: set[int] = set()
+    frontier = {value}  # the values on the way that some op not yet passed reads
+    passed: set[Reader] = set()
     for _ in range(REACH):
         rows = sorted({position for v in frontier for position in readers[v]} - passed)
         if not rows or rows[0] < 0:
@@ -204,13 +224,13 @@ def _meeting(assignment: Assignment, value: int, axis: str, possible: dict[int, 
         if len(rows) == 1:
             inner = set(through) - {value}
             sharers = sum(axis in possible.get(source, {}) and len(readers[source]) == 1 for source in read - inner)
-            return through, result, sharers or 1
+            return Meeting(through, result, sharers or 1)
         passed.add(rows[0])
         frontier = {v for v in frontier if any(position not in passed for position in readers[v])} | {result}
         through.append(result)
     return None
 
 
-def _goes_on(row: OpRow, axis: str, possible: dict[int, Sums]) -> bool:
+def _goes_on(row: OpRow, axis: str, possible: dict[ValueIndex, Sums]) -> bool:
     """Whether what a row makes may be unreduced, too."""
     return len(row.results) == 1 and axis in possible.get(row.results[0], {})

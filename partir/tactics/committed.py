@@ -20,6 +20,7 @@ from partir.mesh import Mesh
 from partir.program import Leaf
 from partir.sharding.actions import Action, Pin, Replicate
 from partir.sharding.assignment import Assignment
+from partir.sharding.indices import ValueIndex
 from partir.sharding.layout import spec_text
 from partir.tactics.other_meshes import layout_over
 from partir.tactics.pins import pins_of
@@ -101,10 +102,11 @@ def free_arguments(start: Assignment, decided: Assignment, in_shardings: Any) ->
     given = set(start.actions)
     spoken = {find(a.value) for a in decided.actions if isinstance(a, Replicate | Pin) and a not in given}
     spoken |= spoken_of(in_shardings, leaves)
-    return frozenset(n for n in range(len(leaves)) if n not in spoken and _lies(start, n) == _lies(decided, n))
+    arguments = start.structure.tables.arguments
+    return frozenset(n for n in arguments if n not in spoken and _lies(start, n) == _lies(decided, n))
 
 
-def _lies(assignment: Assignment, argument: int) -> tuple[tuple[str, ...], ...]:
+def _lies(assignment: Assignment, argument: ValueIndex) -> tuple[tuple[str, ...], ...]:
     """The axes of each dim of an argument."""
     rank = len(assignment.structure.tables.shapes[argument])
     return tuple(assignment.lies(argument, dim) for dim in range(rank))
@@ -117,9 +119,9 @@ def deciders(start: Assignment, stages: Sequence[AppliedTactic], names: Sequence
     before = start
     for stage, name in zip(stages, names, strict=True):
         after = stage.assignment
-        spoken = [n for n in range(len(leaves)) if _lies(before, n) != _lies(after, n)]
+        spoken = [n for n in start.structure.tables.arguments if _lies(before, n) != _lies(after, n)]
         spoken += [find(a.value) for a in after.actions if isinstance(a, Replicate | Pin) and a not in before.actions]
-        spoken += range(len(leaves)) if isinstance(stage.tactic, Judging) else ()
+        spoken += start.structure.tables.arguments if isinstance(stage.tactic, Judging) else ()
         found = dict.fromkeys(spoken, name) | found
         before = after
     return found

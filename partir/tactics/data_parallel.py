@@ -8,7 +8,9 @@ from typing import Any
 
 from partir.errors import PathError, TilingError, error_text, error_texts
 from partir.sharding.actions import Action, ReduceIn, Tile
-from partir.sharding.assignment import NEVER, Assignment
+from partir.sharding.assignment import Assignment
+from partir.sharding.classes import one_of_each
+from partir.sharding.indices import ValueIndex
 from partir.sharding.sums import dtype_name
 from partir.tactics.manual import refusal
 
@@ -34,35 +36,36 @@ class DataParallel:
 
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         assignment.mesh.check(self.axis)
-        signature = assignment.structure.program.signature
-        if self.inputs is None:
-            chosen = [i for i, leaf in enumerate(signature.arguments) if leaf.role == "input" and leaf.shape]
-            if not chosen:
-                raise PathError(
-                    error_text(
-                        f"{self!r} finds no input to split",
-                        why="every argument with dims is state (it is handed on, donated, or named like state)",
-                        hint="DataParallel(axis, inputs='batch/**') names the inputs",
-                    )
-                )
-        else:
-            patterns = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs)
-            chosen = list(dict.fromkeys(i for pattern in patterns for i in signature.select(pattern)))
-            problems = [
-                problem
-                for i in chosen
-                if (problem := refusal(assignment, signature.arguments[i].name, 0, self.axis, assignment)) is not None
-            ]
-            if problems:
-                raise TilingError(error_texts(problems))
-        actions: list[Action] = [] if self.reduce_dtype is None else [ReduceIn(self.axis, self.reduce_dtype)]
+        inputs = self._all(assignment) if self.inputs is None else self._named(assignment, self.inputs)
+        batches = one_of_each(dim for dim in assignment.dims_of(inputs) if dim.dim == 0)
+        new: list[Action] = [] if self.reduce_dtype is None else [ReduceIn(self.axis, self.reduce_dtype)]
         held: list[Action] = []
-        seen: set[int] = set()
-        for i in chosen:
-            class_ = assignment.class_of(i, 0)
-            if class_ is None or class_ in seen:
-                continue
-            seen.add(class_)
-            free = assignment.claims.order[self.axis][class_] == NEVER
-            (actions if free else held).append(Tile(signature.arguments[i].name, 0, self.axis))
-        return actions or held
+        for batch in batches:
+            tile = Tile(batch.name, 0, self.axis)
+            (held if assignment.is_claimed(batch.class_, self.axis) else new).append(tile)
+        return new or held
+
+    def _all(self, assignment: Assignment) -> list[ValueIndex]:
+        """Every input that has dims. Raises PathError where there is none."""
+        leaves = assignment.structure.program.signature.arguments
+        inputs = [i for i in assignment.structure.tables.arguments if leaves[i].role == "input" and leaves[i].shape]
+        if not inputs:
+            raise PathError(
+                error_text(
+                    f"{self!r} finds no input to split",
+                    why="every argument with dims is state (it is handed on, donated, or named like state)",
+                    hint="DataParallel(axis, inputs='batch/**') names the inputs",
+                )
+            )
+        return inputs
+
+    def _named(self, assignment: Assignment, patterns: str | Sequence[str]) -> list[ValueIndex]:
+        """The inputs that patterns name. Raises TilingError for all of them whose batch cannot be split, at once."""
+        signature = assignment.structure.program.signature
+        each = [patterns] if isinstance(patterns, str) else patterns
+        inputs = list(dict.fromkeys(ValueIndex(i) for pattern in each for i in signature.select(pattern)))
+        refused = (refusal(assignment, signature.arguments[i].name, 0, self.axis, assignment) for i in inputs)
+        problems = [problem for problem in refused if problem is not None]
+        if problems:
+            raise TilingError(error_texts(problems))
+        return inputs

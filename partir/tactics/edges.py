@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from partir.errors import NoEffectError, error_text
-from partir.sharding.actions import Action, Tile
-from partir.sharding.assignment import NEVER, Assignment
-from partir.sharding.roles import roles_of
-from partir.tactics.megatron import address
+from partir.sharding.actions import Action
+from partir.sharding.assignment import Assignment
+from partir.sharding.indices import ClassId, RowIndex
 
 
 @dataclass(frozen=True)
@@ -29,37 +28,31 @@ class EdgeParallel:
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         assignment.mesh.check(self.axis)
         found = edge_classes(assignment)
-        free = [class_ for class_ in found if assignment.claims.order[self.axis][class_] == NEVER]
-        actions: list[Action] = []
-        misfits: list[str] = []
-        for class_ in free:
-            size = assignment.classes.size[class_]
-            value, dim = address(assignment, class_)
-            if size % assignment.mesh.size_of(self.axis, *assignment.axes_of_class(class_)):
-                misfits.append(f"{value} dim {dim} ({size})")
-            else:
-                actions.append(Tile(value, dim, self.axis))
-        if not actions:
+        free = [class_ for class_ in found if not assignment.is_claimed(class_, self.axis)]
+        tiles = [assignment.tile(class_, self.axis) for class_ in free if assignment.fits(class_, self.axis)]
+        if not tiles:
             why = "no dim is one along which rows are picked by index and scattered into"
             if found:
                 why = f"of {len(found)} classes of edges none is free and divides by {assignment.mesh.size_of(self.axis)}"
+            sizes, address = assignment.classes.size, assignment.classes.address
+            misfits = [f"{address(class_).value} dim {address(class_).dim} ({sizes[class_]})" for class_ in free]
             raise NoEffectError(
                 error_text(
                     f"{self!r} finds no edges to split",
                     why=why + (f": {', '.join(misfits)}" if misfits else ""),
                     hint="padding edges to a size that divides, another axis, or Manual with the dim you mean",
                 ),
-                [Tile(*address(assignment, class_), self.axis) for class_ in found],
+                [assignment.tile(class_, self.axis) for class_ in found],
             )
-        return actions
+        return tiles
 
 
-def edge_classes(assignment: Assignment) -> list[int]:
+def edge_classes(assignment: Assignment) -> list[ClassId]:
     """The classes of edges, lowest level of the hierarchy only, in order."""
-    roles = roles_of(assignment.structure)
-    scattered: set[tuple[int, int]] = set()
-    gathered: set[tuple[int, int]] = set()
-    for position, row in enumerate(assignment.structure.tables.rows):
+    roles = assignment.roles
+    scattered: set[tuple[ClassId, ClassId]] = set()
+    gathered: set[tuple[ClassId, ClassId]] = set()
+    for position, row in assignment.structure.tables.each_row():
         if roles.forward[position] and row.op.name == "stablehlo.scatter":
             scattered.update(_pairs(assignment, position, summed=True))
         elif roles.forward[position] and row.op.name == "stablehlo.gather":
@@ -69,18 +62,15 @@ def edge_classes(assignment: Assignment) -> list[int]:
     return sorted(both - rows - assignment.scanned)
 
 
-def _pairs(assignment: Assignment, position: int, *, summed: bool) -> Iterator[tuple[int, int]]:
+def _pairs(assignment: Assignment, position: RowIndex, *, summed: bool) -> Iterator[tuple[ClassId, ClassId]]:
     """(class of an index's dim, class of the rows it names) of a gather or a scatter; of a scatter the dims that are summed."""
-    classes, atoms = assignment.classes, assignment.structure.atoms
-    row, shape = assignment.structure.tables.rows[position], atoms.shapes[position]
-    first = atoms.factor_start[position] - atoms.atom_count
+    row, shape = assignment.structure.tables.rows[position], assignment.structure.atoms.shapes[position]
+    classes = assignment.classes.of_row(position)
     table, indices = shape.slots[0], shape.slots[len(row.op.results)]
-    along = {p for pieces in indices if pieces is not None for p in pieces}
-    for dim, pieces in enumerate(table):
-        if not set(row.rule.operands[0][dim]) & row.rule.indexed or not pieces:
+    along = {factor for factors in indices if factors is not None for factor in factors}
+    for dim, factors in enumerate(table):
+        if not set(row.rule.operands[0][dim]) & row.rule.indexed or not factors:
             continue
-        rows = int(classes.of_factor[first + pieces[0]])
-        for piece in along:
-            class_ = int(classes.of_factor[first + piece])
-            if class_ >= 0 and shape.reduction[piece] == summed:
-                yield class_, rows
+        for factor in along:
+            if classes[factor] >= 0 and shape.reduction[factor] == summed:
+                yield classes[factor], classes[factors[0]]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from partir.errors import NoEffectError, error_text
 from partir.sharding.actions import Action, Tile
-from partir.sharding.assignment import NEVER, Assignment, in_scope
-from partir.sharding.roles import roles_of
+from partir.sharding.assignment import Assignment
+from partir.sharding.classes import NamedDim, one_of_each
+from partir.sharding.scopes import in_scope
 
 
 @dataclass(frozen=True)
@@ -25,32 +26,28 @@ class EmbeddingParallel:
 
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         assignment.mesh.check(self.axis)
-        structure = assignment.structure
-        tables, roles = structure.tables, roles_of(structure)
-        actions: dict[int, Action] = {}
-        held: dict[int, Action] = {}
-        for position, row in enumerate(tables.rows):
-            if row.op.name != "stablehlo.gather" or not roles.forward[position]:
-                continue
-            if self.scope is not None and not in_scope(self.scope, tables.scope(row)):
-                continue
-            view = row.operands[0]
-            if view is None or view.source not in roles.parameters:
-                continue
-            for dim, factors in enumerate(row.rule.operands[0]):
-                if view.dims[dim] >= 0 and any(f in row.rule.indexed and f in row.rule.reduction for f in factors):
-                    class_ = assignment.class_of(view.source, view.dims[dim])
-                    if class_ is not None:
-                        name = structure.addresses.names[view.source]
-                        free = assignment.claims.order[self.axis][class_] == NEVER
-                        (actions if free else held).setdefault(class_, Tile(name, view.dims[dim], self.axis))
-        if not actions:
+        found = one_of_each(self._vocabularies(assignment))
+        free = [dim for dim in found if not assignment.is_claimed(dim.class_, self.axis)]
+        if not free:
             raise NoEffectError(
                 error_text(
                     f"{self!r} finds no embedding table",
                     why="no parameter is looked up by index" + (f' in scope "{self.scope}"' if self.scope else ""),
                     hint="Manual with the table and dim you mean",
                 ),
-                tuple(held.values()),
+                [Tile(dim.name, dim.dim, self.axis) for dim in found],
             )
-        return list(actions.values())
+        return [Tile(dim.name, dim.dim, self.axis) for dim in free]
+
+    def _vocabularies(self, assignment: Assignment) -> Iterator[NamedDim]:
+        """The dims of parameters along which the forward pass looks up rows, look-up by look-up."""
+        tables, roles = assignment.structure.tables, assignment.roles
+        for position, row in tables.each_row():
+            view = row.operands[0] if row.op.name == "stablehlo.gather" and roles.forward[position] else None
+            if view is None or view.source not in roles.parameters:
+                continue
+            if self.scope is not None and not in_scope(self.scope, tables.scope(row)):
+                continue
+            picked = row.rule.indexed & row.rule.reduction
+            looked_up = {view.dims[d] for d, factors in enumerate(row.rule.operands[0]) if not picked.isdisjoint(factors)}
+            yield from (dim for dim in assignment.dims_of([view.source]) if dim.dim in looked_up)

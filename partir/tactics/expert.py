@@ -10,10 +10,11 @@ import numpy as np
 from partir.dialect.kinds import CONTRACTIONS
 from partir.errors import NoEffectError, error_text
 from partir.sharding.actions import Action, Cut, Prefer, Tile
-from partir.sharding.assignment import NEVER, Assignment
+from partir.sharding.assignment import Assignment
+from partir.sharding.classes import one_of_each
+from partir.sharding.indices import AtomIndex, ClassId, FactorId, RowIndex, ValueIndex
 from partir.sharding.roles import roles_of
 from partir.sharding.structure import Structure
-from partir.sharding.tables import View
 from partir.tactics.data_parallel import DataParallel
 from partir.tactics.tactic import holds
 
@@ -23,8 +24,8 @@ class Experts:
     """Networks side by side: `weights` are the (parameter, dim) pairs that count them, `ends` the (value, dim) pairs at which
     their class meets the class of the gates: what is sent to them, what they make, and the gradients of both."""
 
-    weights: tuple[tuple[int, int], ...]
-    ends: tuple[tuple[int, int], ...]
+    weights: tuple[tuple[ValueIndex, int], ...]
+    ends: tuple[tuple[ValueIndex, int], ...]
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,10 @@ class ExpertParallel:
         # A number of experts that does not divide is asked for all the same: so the report names it.
         actions += [Tile(names[value], dim, self.axis) for experts in misfits for value, dim in experts.weights[:1]]
         after = assignment.apply(*actions)
-        seen: set[int | None] = set()
-        for value, dim in (weight for experts in chosen for weight in experts.weights):
-            class_ = after.class_of(value, dim)
-            if class_ not in seen:
-                seen.add(class_)
-                actions += [Tile(names[value], dim, self.axis), Prefer("*", names[value], dim, self.axis)]
+        weights = [(value, dim) for experts in chosen for value, dim in experts.weights]
+        dims = [found for value, dim in weights for found in after.dims_of([value]) if found.dim == dim]
+        for weight in one_of_each(dims):
+            actions += [Tile(weight.name, weight.dim, self.axis), Prefer("*", weight.name, weight.dim, self.axis)]
         return actions
 
     def _choose(self, assignment: Assignment) -> tuple[list[Experts], list[Experts]]:
@@ -75,15 +74,15 @@ class ExpertParallel:
         for experts in found:
             value, dim = experts.weights[0]
             class_ = assignment.class_of(value, dim)
-            taken = any(self.axis in axes for weight, _ in experts.weights for axes in assignment.argument_axes[weight])
-            if class_ is None or taken or assignment.claims.order[self.axis][class_] != NEVER:
+            taken = any(assignment.has_axis(weight, self.axis) for weight, _ in experts.weights)
+            if class_ is None or taken or assignment.is_claimed(class_, self.axis):
                 continue
-            size = assignment.classes.size[class_]
-            if size % assignment.mesh.size_of(self.axis, *assignment.axes_of_class(class_)) == 0:
+            if assignment.fits(class_, self.axis):
                 fits.append(experts)
             else:
                 misfits.append(experts)
-                sizes.append(f"{assignment.structure.addresses.names[value]} dim {dim} ({size})")
+                name, size = assignment.structure.addresses.names[value], assignment.classes.size[class_]
+                sizes.append(f"{name} dim {dim} ({size})")
         if fits:
             return fits, misfits
         if not found:
@@ -121,24 +120,24 @@ def find_experts(structure: Structure) -> list[Experts]:
     return found
 
 
-def _side_by_side(structure: Structure) -> dict[int, set[int]]:
+def _side_by_side(structure: Structure) -> dict[ClassId, set[AtomIndex]]:
     """Classes that are a batching dim of contractions of a parameter with an activation and that no input has, each with the
     atoms of those parameters."""
     roles, classes, tables = roles_of(structure), structure.classes(), structure.tables
     inputs = {i for i, leaf in enumerate(tables.program.signature.arguments) if leaf.role == "input"}
-    found: dict[int, set[int]] = {}
+    found: dict[ClassId, set[AtomIndex]] = {}
     for factor in np.flatnonzero(classes.of_factor >= 0).tolist():
-        position, class_ = int(classes.row_of_factor[factor]), int(classes.of_factor[factor])
+        position, class_ = int(classes.row_of_factor[factor]), ClassId(int(classes.of_factor[factor]))
         if tables.rows[position].op.name != "stablehlo.dot_general" or not roles.forward[position]:
             continue
-        place = _Place.of(structure, factor)
+        place = _Place.of(structure, FactorId(factor))
         if place.is_batching and sum(map(roles.of_parameters.__getitem__, place.sources)) == 1:
             values = [(structure.atoms.owner_of(atom)[0], atom) for atom in place.atoms]
             found.setdefault(class_, set()).update(atom for value, atom in values if roles.of_parameters[value])
     return {c: atoms for c, atoms in found.items() if not any(a in inputs for a, _, _ in classes.arguments_by_class[c])}
 
 
-def _reach(structure: Structure, class_: int, stacked: set[int]) -> tuple[set[int], set[int]]:
+def _reach(structure: Structure, class_: ClassId, stacked: set[AtomIndex]) -> tuple[set[AtomIndex], set[AtomIndex]]:
     """The atoms of a class that belong to the experts, given those of their weights; and those of them that others read or
     make: none where no tokens are sent to the experts.
 
@@ -147,13 +146,13 @@ def _reach(structure: Structure, class_: int, stacked: set[int]) -> tuple[set[in
     a parameter made).
     """
     classes, roles = structure.classes(), roles_of(structure)
-    within: list[set[int]] = []
-    contractions: list[set[int]] = []
-    border: list[set[int]] = []
-    gates: set[int] = set()
-    sends: set[int] = set()
+    within: list[set[AtomIndex]] = []
+    contractions: list[set[AtomIndex]] = []
+    border: list[set[AtomIndex]] = []
+    gates: set[AtomIndex] = set()
+    sends: set[AtomIndex] = set()
     for factor in np.flatnonzero(classes.of_factor == class_).tolist():
-        place = _Place.of(structure, factor)
+        place = _Place.of(structure, FactorId(factor))
         if not place.is_contraction:
             within.append(place.atoms)
         elif place.is_batching:
@@ -169,9 +168,13 @@ def _reach(structure: Structure, class_: int, stacked: set[int]) -> tuple[set[in
     return inside, inside & outside if sends & (inside | gates) else set()
 
 
-def _flood(rows: Sequence[set[int]], start: set[int]) -> set[int]:
-    """The atoms that are reached from some, by rows that have several of them."""
-    rows_of: dict[int, list[set[int]]] = {}
+def _flood(rows: Sequence[set[AtomIndex]], start: set[AtomIndex]) -> set[AtomIndex]:
+    """The atoms that are reached from some, by rows that have several of them.
+
+    >>> sorted(_flood([{1, 2}, {2, 3}, {4, 5}], {1}))
+    [1, 2, 3]
+    """
+    rows_of: dict[AtomIndex, list[set[AtomIndex]]] = {}
     for atoms in rows:
         for atom in atoms:
             rows_of.setdefault(atom, []).append(atoms)
@@ -187,38 +190,38 @@ def _flood(rows: Sequence[set[int]], start: set[int]) -> set[int]:
 class _Place:
     """A class at one op: the atoms it has there (in operands and results; in results alone), and what the op reads."""
 
-    position: int
-    atoms: set[int]
-    results: set[int]
-    sources: tuple[int, ...]
+    position: RowIndex
+    atoms: set[AtomIndex]
+    results: set[AtomIndex]
+    sources: tuple[ValueIndex, ...]
     is_contraction: bool
     is_batching: bool
     """Whether every operand and result has the class."""
 
     @classmethod
-    def of(cls, structure: Structure, factor: int) -> _Place:
-        """`factor` is numbered as in `Classes.of_factor`."""
+    def of(cls, structure: Structure, factor: FactorId) -> _Place:
+        """The class of a factor at the op that has it."""
         tables, atoms, classes = structure.tables, structure.atoms, structure.classes()
-        position = int(classes.row_of_factor[factor])
+        position = RowIndex(int(classes.row_of_factor[factor]))
         row, shape = tables.rows[position], atoms.shapes[position]
-        piece = factor + atoms.atom_count - atoms.factor_start[position]
-        views = [*row.operands, *(View(result, tuple(range(len(tables.shapes[result])))) for result in row.results)]
-        own: list[set[int]] = []
+        local = atoms.local_factor(position, factor)
+        views = [*row.operands, *(tables.itself(result) for result in row.results)]
+        own: list[set[AtomIndex]] = []
         for view, dims in zip(views, shape.slots, strict=True):
             own.append(
                 {
-                    atoms.atoms_of(view.source, view.dims[d])[pieces.index(piece)]
-                    for d, pieces in enumerate(dims)
-                    if view is not None and pieces is not None and piece in pieces and view.dims[d] >= 0
+                    atoms.atoms_of(view.source, view.dims[d])[factors.index(local)]
+                    for d, factors in enumerate(dims)
+                    if view is not None and factors is not None and local in factors and view.dims[d] >= 0
                 }
             )
         class_ = classes.of_factor[factor]
         tied = [{atom for atom in found if classes.of_node[atom] == class_} for found in own]
         return cls(
-            position,
-            set[int]().union(*tied),
-            set[int]().union(*tied[len(row.operands) :]),
-            tuple(view.source for view in row.operands if view is not None),
-            row.op.name in CONTRACTIONS,
-            all(own),
+            position=position,
+            atoms=set[AtomIndex]().union(*tied),
+            results=set[AtomIndex]().union(*tied[len(row.operands) :]),
+            sources=tuple(view.source for view in row.operands if view is not None),
+            is_contraction=row.op.name in CONTRACTIONS,
+            is_batching=all(own),
         )

@@ -11,7 +11,8 @@ from typing import Any
 from partir.errors import PathError, ProgramError, TilingError, error_text, error_texts
 from partir.program import no_match
 from partir.sharding.actions import Action, Pin, Replicate, Tile
-from partir.sharding.assignment import NEVER, Assignment
+from partir.sharding.assignment import Assignment
+from partir.sharding.indices import ValueIndex
 from partir.tactics.specs import by_argument, dims_of, indivisible, is_spec, spread_over, too_many_dims
 
 
@@ -60,11 +61,12 @@ class Manual:
             raise TilingError(error_texts(problems))
         return [*tiles, *pins]
 
-    def _entries(self, assignment: Assignment) -> list[tuple[int, Any, str]]:
+    def _entries(self, assignment: Assignment) -> list[tuple[ValueIndex, Any, str]]:
         """(value, what is asked of it, the entry that asks) for every value that the specs name."""
         leaves = assignment.structure.program.signature.arguments
         if self.specs is FIRST_DIVISIBLE_DIM:
-            chosen = [i for i, leaf in enumerate(leaves) if leaf.role == "state" and leaf.shape]
+            numbers = assignment.structure.tables.arguments
+            chosen = [i for i in numbers if leaves[i].role == "state" and leaves[i].shape]
             return [(i, FIRST_DIVISIBLE_DIM, repr(self.specs)) for i in chosen]
         if isinstance(self.specs, Mapping) and all(
             isinstance(value, int | float | str | Choice) or is_spec(value) for value in self.specs.values()
@@ -72,7 +74,7 @@ class Manual:
             entries = [(str(pattern), value) for pattern, value in self.specs.items()]
             return [(i, value, f"{pattern!r}: {value!r}") for pattern, value in entries for i in _select(assignment, pattern)]
         found = spread_over(by_argument(self.specs, leaves), leaves, (), "argument")
-        return [(i, spec, f"{leaves[i].name}: {spec!r}") for i, spec in sorted(found, key=lambda item: item[0])]
+        return [(ValueIndex(i), spec, f"{leaves[i].name}: {spec!r}") for i, spec in sorted(found, key=lambda item: item[0])]
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def tiles_for(assignment: Assignment, wanted: Sequence[Wanted]) -> tuple[list[Ac
             problems.append(problem)
             continue
         class_ = now.class_of(now.structure.addresses.find(name), dim)
-        if class_ is not None and now.claims.order[axis][class_] != NEVER:
+        if class_ is not None and now.is_claimed(class_, axis):
             continue  # an entry before it, or an earlier tactic, has tiled the class they share
         action = Tile(name, dim, axis)
         actions.append(action)
@@ -148,7 +150,7 @@ def exact_pins(before: Assignment, after: Assignment, wanted: Sequence[Wanted], 
     message for each that an earlier `Replicate` keeps replicated, or that does not divide beside what it is cut over
     already."""
     count, find = after.structure.tables.argument_count, after.structure.addresses.find
-    asked: dict[tuple[int, int], list[str]] = {}
+    asked: dict[tuple[ValueIndex, int], list[str]] = {}
     for item in wanted:
         value = find(item.name)
         if value < count and isinstance(item.dim, int):
@@ -181,7 +183,8 @@ def exact_pins(before: Assignment, after: Assignment, wanted: Sequence[Wanted], 
     return pins
 
 
-def _select(assignment: Assignment, pattern: str) -> list[int]:
+def _select(assignment: Assignment, pattern: str) -> list[ValueIndex]:
+    """The values that a pattern names. Raises PathError for one that names none."""
     if pattern.startswith("#"):
         addresses = assignment.structure.addresses
         found = addresses.tagged(pattern[1:])
@@ -189,12 +192,12 @@ def _select(assignment: Assignment, pattern: str) -> list[int]:
             tags = {name[1:].rsplit(".", 1)[0] for name in addresses.names if name.startswith("#")}
             raise PathError(no_match(pattern[1:], [(tag,) for tag in sorted(tags)], "tag"))
         return found
-    return assignment.structure.program.signature.select(pattern)
+    return [ValueIndex(i) for i in assignment.structure.program.signature.select(pattern)]
 
 
 def _wanted(
     assignment: Assignment,
-    index: int,
+    index: ValueIndex,
     value: Any,
     entry: str,
     axis: str | None,
@@ -232,21 +235,14 @@ def _wanted(
         problems.append(str(error))
 
 
-def first_divisible(assignment: Assignment, value: int, axis: str) -> int | None:
+def first_divisible(assignment: Assignment, value: ValueIndex, axis: str) -> int | None:
     """The first dim of an argument that divides over `axis` and is not taken; None when none is."""
-    if any(axis in axes for axes in assignment.argument_axes[value]):
+    if assignment.has_axis(value, axis):
         return None
-    for dim in range(len(assignment.structure.tables.shapes[value])):
-        class_ = assignment.class_of(value, dim)
-        if class_ is None or class_ in assignment.scanned or assignment.claims.order[axis][class_] != NEVER:
-            continue
-        devices = assignment.mesh.size_of(axis, *assignment.axes_of_class(class_))
-        if assignment.classes.size[class_] % devices == 0:
-            return dim
-    return None
+    return next((dim.dim for dim in assignment.dims_of([value]) if assignment.can_tile(dim.class_, axis)), None)
 
 
-def describe(assignment: Assignment, value: int) -> str:
+def describe(assignment: Assignment, value: ValueIndex) -> str:
     """Where a value is, for a message: argument number, function, type."""
     program = assignment.structure.program
     type_ = assignment.structure.tables.values[value].type
@@ -268,8 +264,7 @@ def refusal(now: Assignment, name: str, dim: int, axis: str, before: Assignment)
     is_argument = value < now.structure.tables.argument_count
     if is_argument and axis in before.lies(value, dim):
         return None
-    taken = before.argument_axes[value] if is_argument else ()
-    if before.claims.order[axis][class_] != NEVER or any(axis in axes for axes in taken):
+    if before.is_claimed(class_, axis) or (is_argument and before.has_axis(value, axis)):
         by = next((a for a in before.actions if isinstance(a, Tile) and a.axis == axis), None)
         return error_text(
             what,
@@ -277,7 +272,7 @@ def refusal(now: Assignment, name: str, dim: int, axis: str, before: Assignment)
             why=f'it is tiled over "{axis}" already' + (f" (by {by})" if by else ""),
             hint="another axis, or leave it to the tactic that tiled it",
         )
-    if now.claims.order[axis][class_] == NEVER:
+    if not now.is_claimed(class_, axis):
         found = now.apply(Tile(name, dim, axis)).claims.undivided[len(now.claims.undivided) :]
         for item in found:
             already = item.devices // devices

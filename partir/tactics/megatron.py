@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from partir.errors import NoEffectError, error_text
 from partir.sharding.actions import Action, Tile
-from partir.sharding.assignment import NEVER, Assignment, in_scope
-from partir.sharding.roles import Roles, roles_of
+from partir.sharding.assignment import Assignment
+from partir.sharding.indices import ClassId, ValueIndex
+from partir.sharding.scopes import in_scope
 from partir.tactics.tactic import holds
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """A class inside a block: made by some parameter matrices, used up by contractions with others."""
+    """A class inside a block: made by some parameter matrices, summed away by contractions with others."""
 
-    class_: int
-    matrices: frozenset[int]
+    class_: ClassId
+    matrices: frozenset[ValueIndex]
     contractions: int
     bytes: int
+    """Of all its matrices together."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +43,22 @@ class Megatron:
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         assignment.mesh.check(self.axis)
         found = hidden_classes(assignment, self.scope)
-        chosen: list[int] = []
-        taken: set[int] = set()
+        chosen: list[ClassId] = []
+        taken: set[ValueIndex] = set()
         misfits: list[str] = []
         held: list[Tile] = []
         for hidden in found:
             if not taken.isdisjoint(hidden.matrices):
                 continue
-            if assignment.claims.order[self.axis][hidden.class_] != NEVER:
-                held.append(Tile(*address(assignment, hidden.class_), self.axis))
+            if assignment.is_claimed(hidden.class_, self.axis):
+                held.append(assignment.tile(hidden.class_, self.axis))
                 taken |= hidden.matrices if holds(assignment, held[-1]) else frozenset()
-                continue
-            size = assignment.classes.size[hidden.class_]
-            devices = assignment.mesh.size_of(self.axis, *assignment.axes_of_class(hidden.class_))
-            if size % devices:
-                misfits.append(f"{address(assignment, hidden.class_)} ({size})")
-                held.append(Tile(*address(assignment, hidden.class_), self.axis))
-                continue
-            taken |= hidden.matrices
-            chosen.append(hidden.class_)
+            elif not assignment.fits(hidden.class_, self.axis):
+                held.append(assignment.tile(hidden.class_, self.axis))
+                misfits.append(f"{held[-1].value} dim {held[-1].dim} ({assignment.classes.size[hidden.class_]})")
+            else:
+                taken |= hidden.matrices
+                chosen.append(hidden.class_)
         if not chosen:
             where = f' in scope "{self.scope}"' if self.scope else ""
             raise NoEffectError(
@@ -72,7 +70,7 @@ class Megatron:
                 ),
                 held,
             )
-        return [Tile(*address(assignment, class_), self.axis) for class_ in sorted(chosen)]
+        return [assignment.tile(class_, self.axis) for class_ in sorted(chosen)]
 
 
 def hidden_classes(assignment: Assignment, scope: str | None = None) -> list[Hidden]:
@@ -81,56 +79,23 @@ def hidden_classes(assignment: Assignment, scope: str | None = None) -> list[Hid
     A residual width that no norm sums over (of a network with batch norms) is contracted in every block that reads it, and
     comes after what is hidden within one.
     """
-    roles = roles_of(assignment.structure)
-    classes, tables = assignment.classes, assignment.structure.tables
-    matrices: dict[int, set[int]] = {}
-    parameters = set(roles.parameters)
-    for class_, members in enumerate(classes.arguments_by_class):
-        own = {a for a, _, _ in members if a in parameters and sum(n > 1 for n in tables.shapes[a]) > 1}
-        if len(own) > 1:
-            matrices[class_] = own
-    contractions, bad, scoped = _sums(assignment, roles, scope)
+    bytes_of = assignment.structure.tables.bytes_of
+    projections = [total for total in assignment.forward_sums if total.is_projection]
+    others = [total for total in assignment.forward_sums if total.reads in ("activations", "both") and not total.is_projection]
+    contractions = Counter(total.class_ for total in projections)
+    in_scopes = {total.class_ for total in projections if scope is None or in_scope(scope, total.scope)}
+    candidates = in_scopes - {total.class_ for total in others}
     found = [
-        Hidden(c, frozenset(own), contractions[c], sum(tables.bytes_of[a] for a in own))
-        for c, own in matrices.items()
-        if contractions.get(c) and c not in bad and (scope is None or c in scoped)
+        Hidden(class_, frozenset(own), contractions[class_], sum(bytes_of[matrix] for matrix in own))
+        for class_, own in _matrices(assignment).items()
+        if class_ in candidates and len(own) > 1
     ]
-    return sorted(found, key=lambda h: (h.contractions, -h.bytes, h.class_))
+    return sorted(found, key=lambda hidden: (hidden.contractions, -hidden.bytes, hidden.class_))
 
 
-def _sums(assignment: Assignment, roles: Roles, scope: str | None) -> tuple[dict[int, int], set[int], set[int]]:
-    """How the forward pass sums over each class: contractions with a parameter, classes summed otherwise, classes contracted
-    in `scope`."""
-    classes, tables = assignment.classes, assignment.structure.tables
-    contractions: dict[int, int] = {}
-    bad: set[int] = set()
-    scoped: set[int] = set()
-    for factor in np.flatnonzero(classes.reduction & (classes.of_factor >= 0)).tolist():
-        position = int(classes.row_of_factor[factor])
-        if not roles.forward[position]:
-            continue
-        row = tables.rows[position]
-        sources = [view.source for view in row.operands if view is not None]
-        if all(roles.of_parameters[s] for s in sources):
-            continue
-        class_ = int(classes.of_factor[factor])
-        if row.op.name in ("stablehlo.dot_general", "stablehlo.convolution") and any(roles.of_parameters[s] for s in sources):
-            contractions[class_] = contractions.get(class_, 0) + 1
-            if scope is not None and in_scope(scope, tables.scope(row)):
-                scoped.add(class_)
-        else:
-            bad.add(class_)
-    return contractions, bad, scoped
-
-
-def address(assignment: Assignment, class_: int) -> tuple[str, int]:
-    """A (value, dim) that names a class: an argument whose outermost part it is, else the first value where it is that."""
-    classes, structure = assignment.classes, assignment.structure
-    for argument, dim, part in classes.arguments_by_class[class_]:
-        if part == 0:
-            return structure.addresses.names[argument], dim
-    for atom in classes.atoms_by_class[class_]:
-        value, dim, part = structure.atoms.owner_of(atom)
-        if part == 0:
-            return structure.addresses.names[value], dim
-    raise NoEffectError(error_text(f"class {class_} is the outermost part of no dim", why="so no tile can name it"))
+def _matrices(assignment: Assignment) -> dict[ClassId, set[ValueIndex]]:
+    """The parameters of two dims or more that have each class."""
+    parameters, shapes = set(assignment.roles.parameters), assignment.structure.tables.shapes
+    matrices = {parameter for parameter in parameters if sum(size > 1 for size in shapes[parameter]) > 1}
+    members = enumerate(assignment.classes.arguments_by_class)
+    return {ClassId(c): {argument for argument, _, _ in own if argument in matrices} for c, own in members}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from partir.errors import NoEffectError, error_text
 from partir.sharding.actions import Action, Cut, Prefer, Tile
-from partir.sharding.assignment import NEVER, Assignment
+from partir.sharding.assignment import Assignment
+from partir.sharding.indices import ClassId, RowIndex, ValueIndex
 from partir.sharding.roles import roles_of
 from partir.sharding.structure import Structure
 
@@ -34,8 +35,8 @@ class MultiQuery:
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         assignment.mesh.check(self.axis)
         names = assignment.structure.addresses.names
-        caches = roles_of(assignment.structure).caches
-        whole = [cache for cache in caches if not any(self.axis in axes for axes in assignment.argument_axes[cache[0]])]
+        caches = assignment.roles.caches
+        whole = [(cache, dim) for cache, dim in caches if not assignment.has_axis(cache, self.axis)]
         if not whole:
             raise NoEffectError(
                 error_text(
@@ -50,19 +51,18 @@ class MultiQuery:
         cuts = [Cut(names[value], dim) for value, dim in _ends(assignment, whole)]
         apart = assignment.apply(*cuts)
         tiles: list[Action] = []
-        seen: set[int] = set()
+        seen: set[ClassId] = set()
         misfits: list[str] = []
         for cache, dim in whole:
             class_, shared = apart.class_of(cache, dim), assignment.class_of(cache, dim)
             if class_ is None or shared is None or class_ in seen:
                 continue
             seen.add(class_)
-            own = assignment.axes_of_class(shared)
-            size, devices = apart.classes.size[class_], assignment.mesh.size_of(*own, self.axis)
-            if size % devices:
-                misfits.append(f"{names[cache]} ({size}) on {devices} devices")
+            if not assignment.fits(shared, self.axis):
+                devices = assignment.mesh.size_of(*assignment.axes_of_class(shared), self.axis)
+                misfits.append(f"{names[cache]} ({apart.classes.size[class_]}) on {devices} devices")
                 continue
-            kept = [axis for axis in own if apart.claims.order[axis][class_] == NEVER]
+            kept = [axis for axis in assignment.axes_of_class(shared) if not apart.is_claimed(class_, axis)]
             tiles += [Tile(names[cache], dim, axis) for axis in (*kept, self.axis)]
             tiles.append(Prefer(ANYWHERE, names[cache], dim, self.axis))
         if not tiles:
@@ -76,13 +76,13 @@ class MultiQuery:
         return [*cuts, *tiles]
 
 
-def _ends(assignment: Assignment, caches: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _ends(assignment: Assignment, caches: Sequence[tuple[ValueIndex, int]]) -> list[tuple[ValueIndex, int]]:
     """(value, dim) of the batch of everything that enters or leaves the attention to these caches."""
     structure = assignment.structure
     tables = structure.tables
     batch = {assignment.class_of(cache, dim) for cache, dim in caches}
     rows, inside = _attention(structure, {cache for cache, _ in caches})
-    ends: dict[tuple[int, int], None] = {}
+    ends: dict[tuple[ValueIndex, int], None] = {}
     for position in sorted(rows):
         row = tables.rows[position]
         crossing = [view.source for view in row.operands if view is not None and view.source not in inside]
@@ -94,15 +94,15 @@ def _ends(assignment: Assignment, caches: Sequence[tuple[int, int]]) -> list[tup
     return list(ends)
 
 
-def _attention(structure: Structure, caches: set[int]) -> tuple[set[int], set[int]]:
+def _attention(structure: Structure, caches: set[ValueIndex]) -> tuple[set[RowIndex], set[ValueIndex]]:
     """The rows that compute from caches without meeting a parameter, and all values they make (with the caches)."""
     tables, of_parameters = structure.tables, roles_of(structure).of_parameters
-    rows: set[int] = set()
+    rows: set[RowIndex] = set()
     inside = set(caches)
     grown = True
     while grown:  # once more where a loop hands back what is computed further down
         grown = False
-        for position, row in enumerate(tables.rows):
+        for position, row in tables.each_row():
             sources = {view.source for view in row.operands if view is not None}
             if position in rows or inside.isdisjoint(sources) or row.kind == "predicate":
                 continue

@@ -15,6 +15,7 @@ from typing import Any
 from partir.errors import TilingError, error_texts
 from partir.sharding.actions import Action, Pin, Tile
 from partir.sharding.assignment import Assignment
+from partir.sharding.indices import ValueIndex
 from partir.tactics.manual import describe
 from partir.tactics.specs import Dims, by_argument, dims_of, indivisible, spread_over, too_many_dims
 
@@ -49,7 +50,7 @@ def _arguments(assignment: Assignment, tree: Any, problems: list[str]) -> Sequen
         leaf = leaves[index]
         if leaf.role == "constant":
             continue
-        where = describe(assignment, index)
+        where = describe(assignment, ValueIndex(index))
         for dim, axes in enumerate(_checked(assignment, spec, leaf.name, leaf.shape, where, problems)):
             if axes is not None:
                 pins.append(Pin(leaf.name, dim, ",".join(axes)))

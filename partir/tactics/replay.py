@@ -61,9 +61,7 @@ def _named(action: Action, assignment: Assignment) -> Sequence[Action]:
 def _tiled_already(action: Replicate, assignment: Assignment) -> str | None:
     """What is wrong with an action that keeps an argument replicated: an earlier tactic has tiled it."""
     value = assignment.structure.addresses.find(action.value)
-    if value >= assignment.structure.tables.argument_count or not any(
-        action.axis in axes for axes in assignment.argument_axes[value]
-    ):
+    if value >= assignment.structure.tables.argument_count or not assignment.has_axis(value, action.axis):
         return None
     return error_text(
         f'cannot keep {action.value} replicated over mesh axis "{action.axis}"',

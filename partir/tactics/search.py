@@ -58,7 +58,7 @@ class Search:
             )
         axes = (self.axes,) if isinstance(self.axes, str) else tuple(self.axes)
         scopes = tuple(self.scopes) if self.scopes is not None else None
-        return Environment(assignment, target, axes, scopes, self.filter, grouped)
+        return Environment(start=assignment, target=target, axes=axes, scopes=scopes, filter=self.filter, grouped=grouped)
 
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         return self.actions_on(assignment, None)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from partir.errors import NoEffectError, error_text
-from partir.sharding.actions import Action, Tile
-from partir.sharding.assignment import NEVER, Assignment
-from partir.sharding.roles import roles_of
-from partir.tactics.megatron import address
+from partir.sharding.actions import Action
+from partir.sharding.assignment import Assignment
+from partir.sharding.indices import ClassId
 
 
 @dataclass(frozen=True)
@@ -27,40 +24,29 @@ class SequenceParallel:
 
     def actions(self, assignment: Assignment) -> Sequence[Action]:
         assignment.mesh.check(self.axis)
-        classes, signature = assignment.classes, assignment.structure.program.signature
-        contracted = _contracted(assignment)
-        batch = {assignment.class_of(i, 0) for i, leaf in enumerate(signature.arguments) if leaf.role == "input" and leaf.shape}
-        found: dict[int, int] = {}
-        held: dict[int, int] = {}
-        for i, leaf in enumerate(signature.arguments):
-            for dim in range(1, len(leaf.shape)) if leaf.role == "input" else ():
-                class_ = assignment.class_of(i, dim)
-                if class_ is None or class_ in contracted or class_ in batch or class_ in assignment.scanned:
-                    continue
-                free = assignment.claims.order[self.axis][class_] == NEVER
-                (found if free else held)[class_] = len(classes.atoms_by_class[class_])
-        if not found:
+        found = _sequences(assignment)
+        free = [class_ for class_ in found if not assignment.is_claimed(class_, self.axis)]
+        if not free:
             raise NoEffectError(
                 error_text(
                     f"{self!r} finds no sequence dim",
                     why="no input has a second dim that is free and that no parameter is contracted over",
                     hint="Manual with the dim you mean",
                 ),
-                [Tile(*address(assignment, max(held, key=lambda c: (held[c], -c))), self.axis)] if held else (),
+                [assignment.tile(class_, self.axis) for class_ in found[:1]],
             )
-        best = max(found, key=lambda c: (found[c], -c))
-        return [Tile(*address(assignment, best), self.axis)]
+        return [assignment.tile(free[0], self.axis)]
 
 
-def _contracted(assignment: Assignment) -> set[int]:
-    """Classes that the forward pass contracts with a parameter: widths, not sequences."""
-    roles = roles_of(assignment.structure)
-    classes, tables = assignment.classes, assignment.structure.tables
-    found: set[int] = set()
-    for factor in np.flatnonzero(classes.reduction & (classes.of_factor >= 0)).tolist():
-        row = int(classes.row_of_factor[factor])
-        if roles.forward[row] and tables.rows[row].op.name == "stablehlo.dot_general":
-            sources = [view.source for view in tables.rows[row].operands if view is not None]
-            if any(roles.of_parameters[s] for s in sources):
-                found.add(int(classes.of_factor[factor]))
-    return found
+def _sequences(assignment: Assignment) -> list[ClassId]:
+    """The classes that may be a sequence, that of the most activations first."""
+    widths = {
+        total.class_
+        for total in assignment.forward_sums
+        if total.op == "stablehlo.dot_general" and total.reads in ("parameters", "both")
+    }
+    dims = assignment.input_dims
+    batches = {dim.class_ for dim in dims if dim.dim == 0}
+    found = {dim.class_ for dim in dims if dim.dim > 0} - widths - batches - assignment.scanned
+    members = assignment.classes.atoms_by_class
+    return sorted(found, key=lambda class_: (-len(members[class_]), class_))

@@ -91,7 +91,7 @@ def holds(assignment: Assignment, action: Action) -> bool:
     value = assignment.structure.addresses.find(action.value)
     dim = assignment.dim_of(value, action.dim)
     class_ = assignment.class_of(value, dim)
-    if class_ is None or not assignment.claims.divides[action.axis][class_]:
+    if class_ is None or not assignment.is_split(class_, action.axis):
         return False
     if value >= assignment.structure.tables.argument_count:
         return True

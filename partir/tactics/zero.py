@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from partir.errors import NoEffectError, ProgramError, error_text
 from partir.sharding.actions import Action, GatherOnce, ReduceIn, Replicate, Tile
-from partir.sharding.assignment import NEVER, Assignment
-from partir.sharding.roles import accumulators_of, roles_of
+from partir.sharding.assignment import Assignment
+from partir.sharding.indices import ClassId, ValueIndex
+from partir.sharding.roles import accumulators_of
 from partir.sharding.sums import dtype_name
 from partir.tactics.tactic import holds
 
@@ -55,10 +56,9 @@ class ZeRO:
                     hint="stage=3, or leave reshard_after_forward out",
                 )
             )
-        roles = roles_of(assignment.structure)
         signature = assignment.structure.program.signature
-        parameters = list(roles.parameters)
-        others: list[int] = []
+        parameters = list(assignment.roles.parameters)
+        others: list[ValueIndex] = []
         if self.params is not None:
             patterns = [self.params] if isinstance(self.params, str) else list(self.params)
             named = {i for pattern in patterns for i in signature.select(pattern)}
@@ -87,39 +87,31 @@ class ZeRO:
         sums = () if self.reduce_dtype is None else (ReduceIn(self.axis, self.reduce_dtype),)
         return [*sums, *pins, *tiles, *(GatherOnce(signature.arguments[i].name) for i in once)]
 
-    def _held(self, assignment: Assignment, parameters: Sequence[int]) -> list[Tile]:
+    def _held(self, assignment: Assignment, parameters: Sequence[ValueIndex]) -> list[Tile]:
         """A tile for each value that this stage shards, where all of them have the axis already."""
         leaves = assignment.structure.program.signature.arguments
         wanted = list(parameters)
         if self.stage < 3:
-            whole = set(accumulators_of(assignment.structure)) if self.stage == 1 else set[int]()
-            state = assignment.structure.program.signature.state
-            wanted = [
-                a for a, _ in state if leaves[a].shape and a not in whole.union(roles_of(assignment.structure).parameters)
-            ]
-            if any(self.axis in axes for parameter in parameters for axes in assignment.argument_axes[parameter]):
+            whole = {*assignment.roles.parameters, *(accumulators_of(assignment.structure) if self.stage == 1 else ())}
+            wanted = [state for state, _ in assignment.structure.tables.state if leaves[state].shape and state not in whole]
+            if any(assignment.has_axis(parameter, self.axis) for parameter in parameters):
                 return []
         tiles = [[Tile(leaves[a].name, dim, self.axis) for dim in range(len(leaves[a].shape))] for a in wanted]
         found = [next((tile for tile in own if holds(assignment, tile)), None) for own in tiles]
         return [tile for tile in found if tile is not None] if None not in found else []
 
-    def _cover(self, assignment: Assignment, parameters: Sequence[int]) -> tuple[list[tuple[int, int]], set[int]]:
+    def _cover(
+        self, assignment: Assignment, parameters: Sequence[ValueIndex]
+    ) -> tuple[list[tuple[ValueIndex, int]], set[ValueIndex]]:
         """Classes as (parameter, dim), greedily by the bytes they newly shard; and the parameters they shard."""
         tables = assignment.structure.tables
-        options: dict[int, dict[int, int]] = {}
-        for parameter in parameters:
-            if any(self.axis in axes for axes in assignment.argument_axes[parameter]):
-                continue
-            for dim in range(len(tables.shapes[parameter])):
-                class_ = assignment.class_of(parameter, dim)
-                if class_ is None or class_ in assignment.scanned or assignment.claims.order[self.axis][class_] != NEVER:
-                    continue
-                devices = assignment.mesh.size_of(self.axis, *assignment.axes_of_class(class_))
-                if assignment.classes.size[class_] % devices == 0:
-                    options.setdefault(class_, {}).setdefault(parameter, dim)
+        options: dict[ClassId, dict[ValueIndex, int]] = {}
+        for dim in assignment.dims_of(p for p in parameters if not assignment.has_axis(p, self.axis)):
+            if assignment.can_tile(dim.class_, self.axis):
+                options.setdefault(dim.class_, {}).setdefault(dim.value, dim.dim)
         total = sum(tables.bytes_of[p] for p in parameters)
-        covered: set[int] = set()
-        chosen: list[tuple[int, int]] = []
+        covered: set[ValueIndex] = set()
+        chosen: list[tuple[ValueIndex, int]] = []
         while options and sum(tables.bytes_of[p] for p in covered) < ENOUGH * total:
             gain = {c: sum(tables.bytes_of[p] for p in own if p not in covered) for c, own in options.items()}
             best = max(gain, key=lambda c: (gain[c], -c))
@@ -132,14 +124,14 @@ class ZeRO:
         return sorted(chosen, key=lambda tile: self._is_inner(assignment, *tile)), covered
 
     @staticmethod
-    def _is_inner(assignment: Assignment, parameter: int, dim: int) -> bool:
+    def _is_inner(assignment: Assignment, parameter: ValueIndex, dim: int) -> bool:
         """Whether the class of a dim is an inner part of some other (the width in the input of a matrix that reads three
         vectors side by side). No PartitionSpec can say that, so it comes last: a class that can be said then has the matrix."""
         class_ = assignment.class_of(parameter, dim)
         return class_ is not None and any(part > 0 for _, _, part in assignment.classes.arguments_by_class[class_])
 
     @staticmethod
-    def _repeated(assignment: Assignment, class_: int, others: Iterable[int]) -> Sequence[int]:
+    def _repeated(assignment: Assignment, class_: ClassId, others: Iterable[ClassId]) -> Sequence[ClassId]:
         """The other classes that are the same decision in repeated layers. Groups are not looked for where sizes tell."""
         sizes = assignment.classes.size
         alike = [other for other in others if other != class_ and sizes[other] == sizes[class_]]

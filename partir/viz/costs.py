@@ -9,7 +9,8 @@ from partir.cost.estimate import CollectiveCost, Estimate, estimate
 from partir.sharding import plan as plan_
 from partir.sharding.actions import Action
 from partir.sharding.assignment import Assignment
-from partir.sharding.groups import without_numbers
+from partir.sharding.indices import ClassId
+from partir.sharding.scopes import without_numbers
 from partir.viz.report import bytes_text, seconds_text
 
 LARGEST = 4
@@ -91,21 +92,21 @@ def priced_conflicts(now: Estimate) -> list[str]:
     return lines
 
 
-def _sites(assignment: Assignment) -> dict[tuple[str, str, int], int]:
+def _sites(assignment: Assignment) -> dict[tuple[str, str, ClassId], int]:
     """For each (scope without layer numbers, axis, losing class): the bytes of the results of the ops in conflict.
 
     Classes that are alike in repeated layers count as the first of them.
     """
     tables, classes = assignment.structure.tables, assignment.classes
-    sites: dict[tuple[str, str, int], int] = defaultdict(int)
+    sites: dict[tuple[str, str, ClassId], int] = defaultdict(int)
 
-    def first_of(class_: int) -> int:
+    def first_of(class_: ClassId) -> ClassId:
         group = assignment.group_of.get(class_)
         return class_ if group is None else group.classes[0]
 
     for conflict in assignment.conflicts:
         row = tables.rows[conflict.row]
         size = sum(tables.bytes_of[result] for result in row.results)
-        for loser in {first_of(int(classes.of_factor[factor])) for factor in conflict.losers}:
+        for loser in {first_of(ClassId(int(classes.of_factor[factor]))) for factor in conflict.losers}:
             sites[without_numbers(tables.scope(row)), conflict.axis, loser] += size
     return sites

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from partir.errors import PathError
 from partir.program import Leaf, origin_of
 from partir.sharding.actions import GatherOnce, Pin, ReduceIn, Replicate
-from partir.sharding.assignment import NEVER
+from partir.sharding.claims import NEVER
+from partir.sharding.indices import ClassId, ValueIndex
 from partir.sharding.layout import local_shape, spec_of, spec_text
 from partir.sharding.plan import COLLECTIVES, Plan, Reduction, Reshard
 from partir.viz.report import bytes_text
@@ -36,13 +37,13 @@ def explanation(plan: Plan, steps: Steps, path: str) -> Table:
     return Table(f"how {path} got its sharding", ("value", "what", "how and why"), tuple(rows))
 
 
-def _named(plan: Plan, path: str) -> list[int]:
+def _named(plan: Plan, path: str) -> list[ValueIndex]:
     tables = plan.assignment.structure.tables
     addresses = plan.assignment.structure.addresses
     if path[:1] in "#@":
         return [addresses.find(path)]
     try:
-        return tables.program.signature.select(path)
+        return [ValueIndex(i) for i in tables.program.signature.select(path)]
     except PathError:
         tagged = addresses.tagged(path)
         if not tagged:
@@ -50,19 +51,19 @@ def _named(plan: Plan, path: str) -> list[int]:
         return tagged
 
 
-def _value_text(plan: Plan, value: int) -> str:
+def _value_text(plan: Plan, value: ValueIndex) -> str:
     structure = plan.assignment.structure
     leaf = _leaf(plan, value)
     shape = list(structure.tables.shapes[value])
     return f"{leaf.name}: {leaf.dtype}{shape}" if leaf is not None else f"{structure.addresses.names[value]}: {shape}"
 
 
-def _leaf(plan: Plan, value: int) -> Leaf | None:
+def _leaf(plan: Plan, value: ValueIndex) -> Leaf | None:
     tables = plan.assignment.structure.tables
     return tables.program.signature.arguments[value] if value < tables.argument_count else None
 
 
-def _sharding_text(plan: Plan, value: int) -> str:
+def _sharding_text(plan: Plan, value: ValueIndex) -> str:
     """A value's spec and its bytes on a device; of a view, the value that it is a view of."""
     tables = plan.assignment.structure.tables
     view = tables.views.get(value)
@@ -77,7 +78,7 @@ def _sharding_text(plan: Plan, value: int) -> str:
     return f"{spec_text(spec_of(layout))}, {bytes_text(own)} of {bytes_text(total)} on each device"
 
 
-def _decided(plan: Plan, steps: Steps, value: int, axis: str) -> str:
+def _decided(plan: Plan, steps: Steps, value: ValueIndex, axis: str) -> str:
     """Which dim is sharded over an axis, and by whose decision; or why no dim is."""
     assignment = plan.assignment
     structure, claims = assignment.structure, assignment.reach
@@ -90,7 +91,7 @@ def _decided(plan: Plan, steps: Steps, value: int, axis: str) -> str:
     if pin is not None:
         return f"dim {dims[0]} ({tables.shapes[value][dims[0]]}), asked for {_by(plan, steps, pin)}"
     if dims:
-        class_ = next((c for c in map(int, _classes(plan, value, dims[0])) if claims.order[axis][c] != NEVER), None)
+        class_ = next((c for c in _classes(plan, value, dims[0]) if claims.order[axis][c] != NEVER), None)
         size = tables.shapes[value][dims[0]]
         return (
             f"dim {dims[0]} ({size}), {_by(plan, steps, int(claims.order[axis][class_]))}"
@@ -113,7 +114,7 @@ def _decided(plan: Plan, steps: Steps, value: int, axis: str) -> str:
     return "replicated: no decision shards it"
 
 
-def _classes(plan: Plan, value: int, dim: int) -> Iterator[int]:
+def _classes(plan: Plan, value: ValueIndex, dim: int) -> Iterator[ClassId]:
     """The dimension classes of a dim, one for each of its atoms, major first."""
     atoms, classes = plan.assignment.structure.atoms, plan.assignment.classes
     for part, _ in enumerate(atoms.atoms_of(value, dim)):
@@ -133,7 +134,7 @@ def _by(plan: Plan, steps: Steps, position: int) -> str:
     return f"by {name} ({type(action).__name__} dim {action.dim} of {action.value})"
 
 
-def _collectives(plan: Plan, value: int) -> Iterator[tuple[str, str]]:
+def _collectives(plan: Plan, value: ValueIndex) -> Iterator[tuple[str, str]]:
     """The collectives on a value, on the gradient that updates it, and on its next value, each with what it is for."""
     tables = plan.assignment.structure.tables
     source = tables.views[value].source if value in tables.views else value
@@ -148,12 +149,12 @@ def _collectives(plan: Plan, value: int) -> Iterator[tuple[str, str]]:
     results = [result for result, argument in tables.program.signature.argument_of_result.items() if argument == value]
     for result in results:
         view = tables.outputs[result]
-        key = plan.uses.get((-1 - result, 0))
-        if key is not None and view is not None and view.source != source:
-            yield from _resharded(plan, plan.reshards[key])
+        reshard = plan.reshard_for(-1 - result, 0)
+        if reshard is not None and view is not None and view.source != source:
+            yield from _resharded(plan, reshard)
 
 
-def _updates(plan: Plan, argument: int) -> Iterator[int]:
+def _updates(plan: Plan, argument: ValueIndex) -> Iterator[ValueIndex]:
     """The reduced values that the next value of an argument is computed from, if their dims have the same sizes in any order.
 
     These are its gradients. The walk back from the result ends at reductions, and after `REACH` ops.
@@ -165,10 +166,10 @@ def _updates(plan: Plan, argument: int) -> Iterator[int]:
         view = tables.outputs[result]
         if paired != argument or view is None:
             continue
-        seen: set[int] = set()
+        seen: set[ValueIndex] = set()
         frontier = [view.source]
         for _ in range(REACH):
-            following: list[int] = []
+            following: list[ValueIndex] = []
             for value in frontier:
                 if value in seen or value < tables.argument_count:
                     continue

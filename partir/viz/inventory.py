@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from partir.program import ScopeTree
 from partir.sharding.assignment import Assignment
+from partir.sharding.indices import ClassId, ValueIndex
 from partir.sharding.plan import COLLECTIVES, Plan
 from partir.viz.repeats import Repeated, together
 from partir.viz.report import collectives_by_scope
@@ -30,9 +31,9 @@ def scopes_table(tree: ScopeTree) -> Table:
     return Table("scopes", ("scope", "times", "ops in all"), tuple(rows), right=frozenset({"times", "ops in all"}))
 
 
-def argument_classes(assignment: Assignment) -> list[tuple[int, list[tuple[int, int, int]]]]:
+def argument_classes(assignment: Assignment) -> list[tuple[ClassId, list[tuple[ValueIndex, int, int]]]]:
     """The dimension classes that have dims of arguments, each with its (argument, dim, number of the atom) triples in order."""
-    return [(class_, members) for class_, members in enumerate(assignment.classes.arguments_by_class) if members]
+    return [(ClassId(class_), members) for class_, members in enumerate(assignment.classes.arguments_by_class) if members]
 
 
 def classes_table(assignment: Assignment, *, brief: bool = True) -> Table:

@@ -12,6 +12,7 @@ from partir.cost.target import Target
 from partir.mesh import Mesh
 from partir.program import Leaf, Program, origin_of, type_bytes
 from partir.sharding.assignment import Assignment
+from partir.sharding.indices import RegionId
 from partir.sharding.layout import Layout, local_shape, spec_of, spec_text
 from partir.sharding.plan import COLLECTIVES, Plan
 from partir.sharding.reshard import Step
@@ -183,7 +184,7 @@ def collectives_by_scope(plan: Plan) -> dict[str, dict[str, int]]:
     tables = plan.assignment.structure.tables
     found: dict[str, Counter[str]] = {}
 
-    def add(row: int, steps: Sequence[Step], region: int) -> None:
+    def add(row: int, steps: Sequence[Step], region: RegionId) -> None:
         kinds = [step.kind for step in steps if step.kind != "all_slice"]
         if not kinds:
             return

@@ -5,9 +5,12 @@ import jax.numpy as jnp
 import pytest
 from equal import assert_same, mesh_of
 from hlo import collectives_in
+from tiny import planned, undecided, value
 
 import partir
-from partir import Manual
+from partir import Manual, Tile
+from partir.sharding import unreduced
+from partir.sharding.propagation import Propagation
 
 pytestmark = pytest.mark.jax
 
@@ -46,3 +49,17 @@ def test_gradients_that_are_read_on_the_way_are_reduced_before(x64, rng):
 
     assert part.collectives == {"all_reduce": 2}
     assert_same(part(*args), jax.jit(squared)(*args))
+
+
+def test_three_sums_that_meet_are_reduced_once():
+    """The example of the module's docstring: a, b, c and a + b are kept, a + b + c is reduced."""
+    decided = undecided(lambda a, b, c, x: jnp.tanh((x @ a + x @ b) + x @ c), (8, 6), (8, 6), (8, 6), (4, 8)).apply(
+        Tile("x", 1, "a")
+    )
+    propagation = Propagation(decided)
+
+    passes = unreduced.decide(decided, *propagation.tentative(propagation.claimed()))
+
+    terms = [f"@forward:dot_general.{n}" for n in range(3)]
+    assert passes.keep == {value(decided, name): {"a"} for name in (*terms, "@forward:add.0")}
+    assert list(planned(decided).reductions) == [value(decided, "@forward:add.1")]
