@@ -91,7 +91,9 @@ def traced(model: str) -> partir.Traced:
     return partir.jit(example.fun, mesh=Mesh(data=4, model=2), donate_argnums=example.donate_argnums).trace(*example.args)
 
 
-@pytest.mark.parametrize(("model", "schedule"), CASES)
+@pytest.mark.parametrize(
+    ("model", "schedule"), [pytest.param(*case, marks=pytest.mark.slow if case[0] == "unet" else ()) for case in CASES]
+)
 def test_the_schedules_of_the_zoo_read_back(model, schedule):
     part = traced(model).partition(CASES[model, schedule])
 

@@ -29,6 +29,7 @@ def test_no_public_function_of_jax_is_missing():
     assert missing() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_functions_of_jax(part: str, x64: None):
     named = {name: call for name, call in SURFACE.items() if name.rsplit(".", 1)[0] in PARTS[part]}

@@ -26,6 +26,7 @@ SEARCHERS: dict[str, Searcher] = {
     "random": Random(episodes=150),
     "exhaustive": Exhaustive(),
 }
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name == "exhaustive" else ()) for name in SEARCHERS]
 MODELS = {
     "tiny": lambda: zoo.mlp((8, 8), batch=8),
     "layer": lambda: zoo.mlp((256, 512), batch=512, bias=False),
@@ -54,7 +55,7 @@ def found(name: str) -> Result:
     return SEARCHERS[name].search(environment("mlp", axes=("data",)))
 
 
-@pytest.mark.parametrize("name", SEARCHERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_finds_what_no_single_decision_beats(name):
     result = found(name)
     env = result.environment
@@ -64,7 +65,7 @@ def test_finds_what_no_single_decision_beats(name):
     assert env.exact(result.state) == result.price
 
 
-@pytest.mark.parametrize("name", SEARCHERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_best_so_far_never_worsens(name):
     result = found(name)
 
@@ -73,7 +74,7 @@ def test_the_best_so_far_never_worsens(name):
     assert [step.evaluations for step in result.trace] == sorted(step.evaluations for step in result.trace)
 
 
-@pytest.mark.parametrize("name", SEARCHERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_finds_the_same(name):
     first, second = found(name), found.__wrapped__(name)
 
