@@ -98,13 +98,14 @@ def schedule_of(text: str) -> list[Item]:
 def known_items() -> Mapping[str, Callable[..., Item]]:
     """What a schedule can call, by name: the public tactics, and the actions."""
     import partir
+    from partir import tactics
     from partir.sharding.actions import KINDS
-    from partir.tactics import Tactic
 
     found: dict[str, Callable[..., Any]] = {}
     for name in partir.__all__:
         value = getattr(partir, name)
-        if isinstance(value, type) and is_dataclass(value) and (value in KINDS.values() or issubclass(value, Tactic)):
+        is_tactic = name in tactics.__all__ and is_dataclass(value)
+        if isinstance(value, type) and (value in KINDS.values() or is_tactic):
             found[name] = value
     return found
 
