@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -152,14 +151,6 @@ class Program:
     @property
     def body(self) -> Block:
         return self.main.body.blocks[0]
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash of the names, ranks and dtypes of all arguments and results: the same for other sizes, and for other ops."""
-        digest = hashlib.sha256()
-        for leaf in (*self.signature.arguments, *self.signature.results):
-            digest.update(f"{leaf.name}:{len(leaf.shape)}:{leaf.dtype};".encode())
-        return digest.hexdigest()[:16]
 
     @cached_property
     def scopes(self) -> ScopeTree:

@@ -307,6 +307,12 @@ def test_schedule_item_that_is_no_tactic(item, says):
     assert_refused(ProgramError, "schedule item 1", says, by=lambda: traced().partition([DataParallel("data"), item]))
 
 
+def test_an_assignment_has_actions_and_is_no_tactic():
+    decided = traced().partition([DataParallel("data")]).assignment
+
+    assert_refused(ProgramError, "schedule item 0 is not a tactic", "Strategy", by=lambda: traced().partition([decided]))
+
+
 def test_dims_without_an_axis():
     assert_refused(ProgramError, "no mesh axis", "axis='data'", by=lambda: traced().partition([Manual({"x": 0})]))
 

@@ -9,6 +9,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl_jax.dialects.stablehlo.data_movement_ops import GatherOp, ScatterOp
 
+from partir.collector import paused
 from partir.coreir import boundary
 from partir.coreir.copier import Copier, copied
 from partir.coreir.materialise import PROPERTIES
@@ -16,7 +17,6 @@ from partir.dialect.core import CoordinateOp, LoopOp, SliceOp, YieldOp
 from partir.dialect.sdy import MeshOp, OpShardingRuleAttr
 from partir.errors import IRError, error_text
 from partir.frontend.rules import standard_rule
-from partir.lowering.writer import uncollected
 from partir.program import Program, origin_of
 from partir.sharding.table_builder import CONTROL
 
@@ -50,7 +50,7 @@ def erase_loops(module: ModuleOp) -> Erased:
             error_text(f"the module holds more than @main and a mesh: {rest[0].name}", hint="inline the calls of @main first")
         )
     name = module.sym_name.data if module.sym_name is not None else ""
-    with uncollected():
+    with paused():
         return _Eraser(main).run(name)
 
 

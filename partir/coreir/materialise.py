@@ -19,7 +19,7 @@ from partir.coreir.nest import Level, Nest, Nests
 from partir.dialect.core import INDEX, SCALAR_I32, CoordinateOp, LoopOp, SliceOp, YieldOp
 from partir.dialect.sdy import OpShardingRuleAttr
 from partir.lowering.localise import Coordinates, localise, mask
-from partir.lowering.writer import Writer, uncollected
+from partir.lowering.writer import Writer
 from partir.sharding.layout import Axes
 from partir.sharding.plan import Plan, RowPlan
 from partir.sharding.table_builder import CONTROL
@@ -36,8 +36,7 @@ def materialise(plan: Plan) -> ModuleOp:
     an op its sharding rule. From these `partir.coreir.read` restores the assignment.
     """
     assignment, program = plan.assignment, plan.assignment.structure.program
-    with uncollected():
-        block = _Materialiser(plan).run()
+    block = _Materialiser(plan).run()
     carried = boundary.actions_attr(assignment.actions)
     return boundary.module_of(program.name, program.signature, assignment.mesh, block, boundary.shardings(plan), carried)
 

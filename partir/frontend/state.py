@@ -290,7 +290,7 @@ def _argument_groups(arguments: Arguments, roots: Collection[Path]) -> list[_Gro
 
 def _result_groups(out: Any) -> list[_Group]:
     """The groups of results that can each be a state: the items of a tuple or list, or else the whole result."""
-    is_several = isinstance(out, tuple | list) and not hasattr(out, "_fields")
+    is_several = type(out) in (tuple, list)
     groups: dict[str, _Group] = {}
     for number, (path, leaf) in enumerate(paths_of(out)):
         root = path[:1] if is_several else ()

@@ -26,7 +26,7 @@ from partir.dialect.stablehlo import OPS
 from partir.lowering.anchors import small_anchor
 from partir.lowering.localise import Coordinates, attributes_of, localise, mask
 from partir.lowering.remake import Remaker
-from partir.lowering.writer import Writer, uncollected
+from partir.lowering.writer import Writer
 from partir.sharding.layout import Axes, Layout, local_shape, replicated, spec_of
 from partir.sharding.plan import Plan, Reshard
 from partir.sharding.reshard import Place, Step, between
@@ -43,8 +43,7 @@ IDENTITIES = frozenset({"sdy.sharding_constraint", "partir.tag"})
 @paused()
 def to_spmd(plan: Plan) -> ModuleOp:
     """The device-local program of a plan: `main` on local shapes, with collectives over axis names."""
-    with uncollected():
-        return _Lowering(plan).run()
+    return _Lowering(plan).run()
 
 
 class _Lowering:

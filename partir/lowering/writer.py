@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -27,18 +25,6 @@ from partir.sharding.rule import shape_of
 @lru_cache(maxsize=1 << 14)
 def _tensor(element: Attribute, shape: tuple[int, ...]) -> TensorType[Any]:
     return TensorType(element, shape)
-
-
-@contextmanager
-def uncollected() -> Generator[None]:
-    """Keep Python's cycle collector off while IR is built: all of it is alive, and walking it takes half of the build time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 class Writer:

@@ -52,7 +52,7 @@ def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None =
     stages: list[AppliedTactic] = []
     misfits: list[str] = []
     for number, tactic in enumerate(schedule):
-        if isinstance(tactic, type) or not isinstance(tactic, Tactic):
+        if isinstance(tactic, type) or not isinstance(tactic, Tactic) or not callable(tactic.actions):
             raise ProgramError(
                 error_text(
                     f"schedule item {number} is not a tactic: {tactic!r}",
