@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -15,11 +16,12 @@ import pytest
 # Read by JAX when it is first imported: before any test module. Tests compile much and compute little, and most of XLA's time
 # on CPU is what comes after the passes on HLO (and so after the collectives, which stay the same): LLVM's optimizations, splits
 # of a program for threads, and, up to jaxlib 0.10, a run of MLIR's passes for each fusion, where the older emitters need none.
+# libtpu reads the same variable and aborts on the last of these flags, which it does not know.
 XLA_FLAGS = (
     "--xla_force_host_platform_device_count=8",
     "--xla_backend_optimization_level=0",
     "--xla_cpu_parallel_codegen_split_count=1",
-    *(["--xla_cpu_use_fusion_emitters=false"] if version("jaxlib").startswith("0.10.") else []),
+    *(["--xla_cpu_use_fusion_emitters=false"] if version("jaxlib").startswith("0.10.") and not find_spec("libtpu") else []),
 )
 given = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = " ".join([given, *(flag for flag in XLA_FLAGS if flag.split("=")[0] not in given)]).strip()

@@ -310,7 +310,12 @@ def test_schedule_item_that_is_no_tactic(item, says):
 def test_an_assignment_has_actions_and_is_no_tactic():
     decided = traced().partition([DataParallel("data")]).assignment
 
-    assert_refused(ProgramError, "schedule item 0 is not a tactic", "Strategy", by=lambda: traced().partition([decided]))
+    assert_refused(
+        ProgramError,
+        "item 0 is not a tactic: an object of type Assignment",
+        "Strategy",
+        by=lambda: traced().partition([decided]),
+    )
 
 
 def test_dims_without_an_axis():

@@ -55,7 +55,7 @@ def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None =
         if isinstance(tactic, type) or not isinstance(tactic, Tactic) or not callable(tactic.actions):
             raise ProgramError(
                 error_text(
-                    f"schedule item {number} is not a tactic: {tactic!r}",
+                    f"schedule item {number} is not a tactic: {_short(tactic)}",
                     hint="an instance, as in [partir.DataParallel('data')], or a Strategy",
                 )
             )
@@ -82,6 +82,12 @@ def run(schedule: Sequence[Any], assignment: Assignment, target: Target | None =
         raise NoEffectError(misfits[0])
     _check_pins(stages)
     return stages
+
+
+def _short(item: object) -> str:
+    """What a message calls an item of a schedule: the repr of some would fill pages."""
+    text = repr(item)
+    return text if len(text) < 80 else f"an object of type {type(item).__name__}"
 
 
 def holds(assignment: Assignment, action: Action) -> bool:

@@ -264,6 +264,8 @@ def _environment(topology: Topology) -> dict[str, str]:
     flags = re.sub(r"--xla_force_host_platform_device_count=\S+", "", os.environ.get("XLA_FLAGS", ""))
     if topology.platform == "cpu":
         flags += f" --xla_force_host_platform_device_count={topology.devices}"
+    else:
+        flags = re.sub(r"--xla_cpu_\S+", "", flags)  # libtpu aborts on a flag that it does not know
     return (
         os.environ
         | _ptxas()

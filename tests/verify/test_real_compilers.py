@@ -175,3 +175,14 @@ def test_a_program_that_calls_back() -> None:
 
     with pytest.raises(CompilerError, match="cannot compile noisy in another process\n  why     it calls back into this one"):
         part.verify("cpu:8")
+
+
+@pytest.mark.parametrize(("topology", "kept"), [("tpu:v5e:2x4", False), ("gpu:h100:8", False), ("cpu:8", True)])
+def test_flags_of_the_host_compiler_stay_with_it(topology: str, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libtpu aborts on a flag that it does not know, such as those of XLA for CPU that a user has set."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_dump_hlo_as_text")
+
+    flags = real_compilers._environment(Topology.parse(topology))["XLA_FLAGS"].split()
+
+    assert ("--xla_cpu_use_fusion_emitters=false" in flags) == kept
+    assert "--xla_dump_hlo_as_text" in flags
